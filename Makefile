@@ -1,0 +1,46 @@
+# `make reproduce` and `make test` work as the first command on a fresh clone; `make help` lists the rest.
+PYTHON ?= python3
+RECIPE ?= cpu-code
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help install reproduce test lint lab bench figures clean
+
+help:  ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.installed  ## make .venv and install the CPU profile from its lock
+
+# torch comes first and with its dependencies, because its build decides what they are; all else is pinned in the lock
+$(VENV)/.installed: requirements/cpu.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed: make PYTHON=python3.12 ...")'
+	@echo "installing into $(VENV), once: about two minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --constraint requirements/cpu.lock torch==2.13.0
+	@$(PIP) install --no-deps --requirement requirements/cpu.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+reproduce: install  ## run notebooks 01 to 05: make reproduce RECIPE=cpu-code ARGS="--set seed=1 --run seed-1"
+	@$(BIN)/python -m grpo_utils.reproduce --recipe $(RECIPE) $(ARGS)
+
+test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: install  ## check style and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/nbstripout --verify notebooks/*.ipynb
+
+lab: install  ## open the notebooks in JupyterLab
+	@$(BIN)/jupyter lab notebooks
+
+bench: install  ## run the benchmarks
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+figures: install  ## draw a finished run's figures again
+	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) $(ARGS)
+
+clean:  ## remove .venv; outputs stay
+	@rm -rf $(VENV)

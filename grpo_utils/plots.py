@@ -1,0 +1,179 @@
+"""The figures of a run, each drawn from its files alone: `python -m grpo_utils.plots --recipe cpu-code`."""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grpo_utils import recipes, results, runs, tasks, training
+from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.statistics import bootstrap_mean
+
+# Okabe and Ito's palette, which people with colour blindness can tell apart
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
+STYLE = {
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "savefig.bbox": "tight",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "legend.frameon": False,
+    "svg.hashsalt": "grpo",
+}
+
+
+def use_style() -> None:
+    """Sets the style that all figures of the project share."""
+    matplotlib.rcParams.update(STYLE)
+
+
+def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> Figure:
+    """Draws what the trainer logged, step by step: rewards, length, groups without spread, entropy, clipping.
+
+    Thin lines are single steps, thick ones their running mean over seven steps: a step sees only a few tasks, so its
+    reward shows above all which tasks came up.
+    """
+    use_style()
+    frame = pd.DataFrame([entry for entry in log if "reward" in entry]).set_index("step")
+    panels: dict[str, list[tuple[str, str]]] = {
+        "reward (mean over completions)": [(f"rewards/{name}/mean", name) for name in weights],
+        "completion length (tokens)": [("completions/mean_length", "mean")],
+        "cut off at the limit (share)": [("completions/clipped_ratio", "cut off")],
+        "groups without spread (share)": [("frac_reward_zero_std", "no spread")],
+        "entropy (nats per token)": [("entropy", "entropy")],
+        "KL to the base (nats per token)" if "kl" in frame else "gradient norm": [
+            ("kl" if "kl" in frame else "grad_norm", "")
+        ],
+    }
+    figure, axes = plt.subplots(2, 3, figsize=(11, 5.2), layout="constrained")
+    for axis, (title, series) in zip(axes.flat, panels.items(), strict=True):
+        for (column, label), colour in zip(series, (BLUE, ORANGE, GREEN, RED, GREY), strict=False):
+            values = frame[column].astype(float)
+            axis.plot(values, color=colour, alpha=0.3, linewidth=1)
+            axis.plot(values.rolling(7, min_periods=1, center=True).mean(), color=colour, linewidth=2, label=label)
+        axis.set(title=title, xlabel="training step")
+        axis.set_ylim(bottom=0)
+        if len(series) > 1:
+            axis.legend()
+    return figure
+
+
+def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
+    """Draws strict pass@1 on validation against the training step for every number of shots.
+
+    All completions count, greedy and sampled; bands are 95 % bootstrap intervals over tasks.
+    """
+    use_style()
+    figure, axis = plt.subplots(figsize=(6.6, 4.0), layout="constrained")
+    kept = records[records.split == "validation"].assign(step=lambda frame: frame.checkpoint.map(results.step_of))
+    for shots, colour in zip(sorted(kept.shots.unique()), (GREY, BLUE, ORANGE, GREEN), strict=False):
+        points = {}
+        for step, group in kept[kept.shots == shots].groupby("step"):
+            points[step] = bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
+        label = f"{shots}-shot" + (" (as trained)" if shots == trained_shots else "")
+        axis.plot(points.keys(), [point.value for point in points.values()], "o-", color=colour, label=label)
+        low, high = [point.low for point in points.values()], [point.high for point in points.values()]
+        axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
+    count = kept.task_id.nunique()
+    axis.set(xlabel="training step (0 is the base)", ylabel="strict pass@1", ylim=(0, None))
+    axis.set_title(f"Learning curve on {count} validation tasks, bands are 95 % intervals")
+    axis.legend()
+    return figure
+
+
+def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
+    """Draws base against trained policy on the test split: all tasks, then by grade."""
+    use_style()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0), layout="constrained", width_ratios=(3, 2))
+    test = records[records.split == "test"]
+    bars = [
+        (f"{kind}\n{shots}-shot", kind == "trained", shots, results.BASE if kind == "base" else best)
+        for kind in ("base", "trained")
+        for shots in sorted(test.shots.unique())
+    ]
+    for column, shift, colour in (("strict", -0.2, BLUE), ("lenient", 0.2, ORANGE)):
+        kept = [test[(test.checkpoint == name) & (test.shots == shots)] for _, _, shots, name in bars]
+        _bars(left, [(i + shift, group) for i, group in enumerate(kept)], column, colour, width=0.38)
+    left.set_xticks(range(len(bars)), [label for label, *_ in bars])
+    left.set(ylabel="pass@1, all completions", title="Test split: strict (in the tags) and lenient (anywhere)")
+    left.legend(["strict", "lenient"])
+    grades = sorted(grade for grade in test.grade.dropna().unique())
+    for name, shift, colour in ((results.BASE, -0.2, GREY), (best, 0.2, BLUE)):
+        kept = test[(test.checkpoint == name) & (test.shots == trained_shots)]
+        _bars(right, [(i + shift, kept[kept.grade == g]) for i, g in enumerate(grades)], "strict", colour, width=0.38)
+    right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])
+    right.set(ylabel="strict pass@1", title=f"By difficulty, {trained_shots}-shot as trained")
+    right.legend(["base", "trained"])
+    return figure
+
+
+def _bars(axis: Axes, bars: list[tuple[float, pd.DataFrame]], column: str, colour: str, width: float) -> None:
+    """Draws one bar per group of completions with the 95 % interval over its tasks."""
+    points = [bootstrap_mean(group.groupby("task_id")[column].mean().astype(float).tolist()) for _, group in bars]
+    heights = [point.value for point in points]
+    errors = [[point.value - point.low for point in points], [point.high - point.value for point in points]]
+    axis.bar([x for x, _ in bars], heights, width, color=colour, yerr=errors, error_kw={"elinewidth": 1, "capsize": 3})
+
+
+def errors_by_kind(records: pd.DataFrame, best: str, shots: int) -> Figure:
+    """Draws how the base's and the trained policy's completions on test fail, as shares of all completions."""
+    use_style()
+    test = records[(records.split == "test") & (records.shots == shots)]
+    shares = {
+        name: test[test.checkpoint == name]["error"].value_counts(normalize=True) for name in (results.BASE, best)
+    }
+    table = pd.DataFrame(shares).fillna(0.0).drop(index="none", errors="ignore")
+    table = table.sort_values(results.BASE)
+    figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
+    positions = range(len(table))
+    axis.barh([i + 0.2 for i in positions], table[results.BASE], 0.38, color=GREY, label="base")
+    axis.barh([i - 0.2 for i in positions], table[best], 0.38, color=BLUE, label="trained")
+    axis.set_yticks(list(positions), table.index)
+    axis.set(xlabel="share of completions", title=f"Why completions fail, {shots}-shot on test")
+    axis.legend(loc="lower right")
+    return figure
+
+
+def save(figure: Figure, run: Path, name: str) -> Path:
+    """Writes a figure as PNG and SVG to `run/figures/` and returns the PNG's path."""
+    folder = run / "figures"
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    return folder / f"{name}.png"
+
+
+def draw_all(recipe: Recipe, run: Path) -> list[Path]:
+    """Draws every figure of a finished run from its files and returns their paths."""
+    log = training.read_log(runs.need(run / "training_log.jsonl", "04_grpo_training"))
+    records = results.load_records(run)
+    best = results.choose(records, recipe.prompt.shots)
+    figures = {
+        "training_curves": training_curves(log, recipe.rewards),
+        "learning_curve": learning_curve(records, recipe.prompt.shots),
+        "before_and_after": before_and_after(records, best, recipe.prompt.shots),
+        "errors_by_kind": errors_by_kind(records, best, recipe.prompt.shots),
+    }
+    return [save(figure, run, name) for name, figure in figures.items()]
+
+
+def main() -> None:
+    """Draws the figures of a finished run again."""
+    parser = argparse.ArgumentParser(prog="python -m grpo_utils.plots", description=main.__doc__)
+    recipes.add_arguments(parser)
+    recipe = recipes.from_arguments(parser.parse_args())
+    matplotlib.use("agg")
+    for path in draw_all(recipe, runs.start(recipe)):
+        print(path)
+
+
+if __name__ == "__main__":
+    tasks.run_command(main, RecipeError, tasks.DataError, runs.RunError)

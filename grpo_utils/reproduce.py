@@ -1,0 +1,155 @@
+"""The chain: papermill runs the numbered notebooks, one after the other, into a run's folder.
+
+A finished notebook is stamped with a hash of its source, its parameters, the package and the notebooks before it;
+a stamped one is skipped, so the same command after a kill goes on where the last one stopped.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+from grpo_utils import policy, recipes, runs, tasks, training
+from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.runs import RunError
+from grpo_utils.tasks import ROOT
+
+CHAIN = ROOT / "notebooks"
+
+
+class NotebookError(RuntimeError):
+    """A notebook failed. Its text names the notebook, the cell and the failing cell's message."""
+
+
+def notebooks() -> list[Path]:
+    """Returns the numbered notebooks in the order of the chain."""
+    return sorted(CHAIN.glob("[0-9][0-9]_*.ipynb"))
+
+
+def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
+    """Returns the hash of what an executed notebook depends on: its code, parameters, the package, its predecessor."""
+    digest = hashlib.sha256(before.encode())
+    cells = nbformat.read(path, as_version=4).cells
+    digest.update("\0".join(cell.source for cell in cells).encode())
+    digest.update(json.dumps(parameters, sort_keys=True).encode())
+    for source in sorted((ROOT / "grpo_utils").rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
+    """Runs one notebook with papermill and writes the executed copy to `run/notebooks/`.
+
+    Raises:
+        NotebookError: a cell failed; the executed copy shows how far it came.
+    """
+    undeclared = set(parameters) - set(papermill.inspect_notebook(str(path)))
+    if undeclared:
+        raise NotebookError(f"{path.name} declares no parameter {sorted(undeclared)[0]!r} in its parameters cell.")
+    executed = run / "notebooks" / path.name
+    executed.parent.mkdir(exist_ok=True)
+    try:
+        papermill.execute_notebook(
+            str(path), str(executed), parameters, cwd=str(ROOT), kernel_name="python3", progress_bar={"desc": path.stem}
+        )
+    except PapermillExecutionError as error:
+        last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
+        raise NotebookError(f"{path.stem}, cell {error.exec_count}: {error.ename}: {last} (see {executed})") from error
+
+
+def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], forced: bool) -> dict[str, float | None]:
+    """Runs the chosen notebooks of the chain that are not already done.
+
+    Args:
+        recipe: the recipe that the parameters lead to.
+        parameters: papermill's parameters, `RECIPE` and `OVERRIDES`.
+        chosen: the notebooks to run, in order.
+        forced: run the chosen notebooks even if they are done.
+
+    Returns:
+        Notebook name -> seconds it took, or None when it was skipped.
+    """
+    run = runs.start(recipe)
+    seconds: dict[str, float | None] = {}
+    stamp = ""
+    for path in notebooks():
+        stamp = stamp_of(path, parameters, before=stamp)
+        if path not in chosen:
+            continue
+        kept = run / "notebooks" / f"{path.stem}.stamp"
+        if not forced and kept.is_file() and kept.read_text(encoding="utf-8") == stamp:
+            print(f"{path.stem}: done before, skipped")
+            seconds[path.stem] = None
+            continue
+        kept.unlink(missing_ok=True)
+        began = time.monotonic()
+        execute(path, run, parameters)
+        seconds[path.stem] = time.monotonic() - began
+        runs.write(kept, stamp)
+    return seconds
+
+
+def choose(only: str | None, first: str | None) -> list[Path]:
+    """Returns the notebooks that `--only NN` or `--from NN` name, else all.
+
+    Raises:
+        NotebookError: there is no such notebook.
+    """
+    chain = notebooks()
+    number = only or first
+    if number is None:
+        return chain
+    starts = (
+        [i for i, path in enumerate(chain) if path.name.startswith(f"{int(number):02d}_")] if number.isdigit() else []
+    )
+    if not starts:
+        raise NotebookError(f"There is no notebook {number!r}; there are {', '.join(path.stem for path in chain)}.")
+    return chain[starts[0] : starts[0] + 1] if only else chain[starts[0] :]
+
+
+def summary(run: Path, seconds: dict[str, float | None]) -> str:
+    """Returns the closing text: the results table, the figures' paths and what each notebook took."""
+    results = run / "results.md"
+    lines = ["", results.read_text(encoding="utf-8")] if results.is_file() else [""]
+    lines += [f"figure: {path}" for path in sorted((run / "figures").glob("*.png"))]
+    lines += [f"{name:<28} {'skipped' if took is None else f'{took:6.0f} s'}" for name, took in seconds.items()]
+    lines.append(f"{'total':<28} {sum(took or 0 for took in seconds.values()):6.0f} s")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs the notebooks 01 to 05 headlessly and prints what they found."""
+    parser = argparse.ArgumentParser(prog="python -m grpo_utils.reproduce", description=main.__doc__)
+    recipes.add_arguments(parser)
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--only", metavar="NN", help="run one notebook")
+    part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it")
+    parser.add_argument("--force", action="store_true", help="start over: forget what this run has already done")
+    arguments = parser.parse_args()
+    overrides = recipes.overrides_of(arguments)
+    recipe = recipes.load(arguments.recipe, overrides)
+    training.check_arguments(recipe)
+    chosen = choose(arguments.only, arguments.first)
+    run = runs.outputs() / recipe.name
+    if arguments.force and chosen == notebooks():
+        shutil.rmtree(run, ignore_errors=True)
+    print(f"recipe {arguments.recipe}, run {run}", flush=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # papermill's own
+        seconds = reproduce(recipe, {"RECIPE": arguments.recipe, "OVERRIDES": overrides}, chosen, arguments.force)
+    print(summary(run, seconds))
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    tasks.run_command(main, RecipeError, tasks.DataError, RunError, policy.ModelError, NotebookError)

@@ -1,0 +1,87 @@
+"""The folder of a run: where everything that a run makes is kept, and what made it.
+
+Notebooks hand over by these files alone, so that each can be run by itself once its inputs exist.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from grpo_utils.recipes import Recipe
+from grpo_utils.tasks import ROOT
+
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on. Its text is one sentence that says what to do."""
+
+
+def outputs() -> Path:
+    """Returns the folder that holds all runs: `outputs/`, or what `GRPO_OUTPUTS_DIR` names."""
+    return Path(os.environ.get("GRPO_OUTPUTS_DIR") or ROOT / "outputs").absolute()
+
+
+def start(recipe: Recipe) -> Path:
+    """Returns the folder of the recipe's run, `outputs/<recipe.name>`, made if need be.
+
+    A new folder gets `recipe.yaml` and `environment.json`.
+
+    Raises:
+        RunError: the folder cannot be written, or was made with another recipe.
+    """
+    run = outputs() / recipe.name
+    settings = run / "recipe.yaml"
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        if not settings.is_file():
+            write(run / "environment.json", json.dumps(environment(recipe), indent=2) + "\n")
+            write(settings, recipe.to_yaml())
+    except OSError as error:
+        raise RunError(
+            f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."
+        ) from error
+    if settings.read_text(encoding="utf-8") != recipe.to_yaml():
+        raise RunError(
+            f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
+            '{"name": "..."}), or start it over with --force.'
+        )
+    return run
+
+
+def need(path: Path, notebook: str) -> Path:
+    """Returns `path` if it is there.
+
+    Raises:
+        RunError: it is not; the text names the notebook that writes it.
+    """
+    if not path.exists():
+        raise RunError(f"{path.name} is not in {path.parent}: run notebook {notebook} first.")
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all: a killed process leaves the old file, never half of a new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def environment(recipe: Recipe) -> dict[str, Any]:
+    """Returns what a run depends on besides its recipe: versions, hardware, commit and seed."""
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpus": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "commit": git.stdout.strip() or None,
+        "seed": recipe.seed,
+    }

@@ -1,0 +1,245 @@
+"""The zygote: a small process that forks one child per check, watches it, and clears up after it.
+
+It never sees source text or results. Those travel on a socket that it hands to the child unread, because
+whatever it held, the next candidate could find in its freed memory.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import child, kernel, seccomp
+from .protocol import BACKSTOP, EXITED, LENGTH, NOT_STARTED, REPORT, START, TIMED_OUT
+
+TICK = 0.1  # seconds between two looks at a running child
+IDLE_SHARE = 0.01  # a child that used less of a core than this during a tick was asleep, not waiting for a core
+STACK_BYTES = 64 << 20  # deep recursion is honest
+
+# What programs import most. Each import in a child would cost milliseconds, each module in the zygote costs every
+# fork a little.
+PRELOADED = (
+    "bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "math", "operator", "random",
+    "re", "string", "sys", "typing",
+)  # fmt: skip
+# Where files cannot be shut out by Landlock, children cannot open any, so that every import must be done already.
+PRELOADED_WITHOUT_FILES = (
+    "abc", "array", "base64", "calendar", "cmath", "contextlib", "datetime", "decimal", "difflib", "enum", "fractions",
+    "hashlib", "json", "numbers", "pprint", "queue", "secrets", "statistics", "struct", "textwrap", "threading",
+    "timeit", "unicodedata", "unittest.mock", "uuid", "zlib",
+)  # fmt: skip
+
+
+def main(control_fd: int, config: dict[str, Any]) -> None:
+    """Serve checks on the socket `control_fd` until the other end is closed.
+
+    Args:
+        control_fd: file descriptor of a stream socket to the trusted side.
+        config: memory_mb, and without: names of layers to leave off.
+    """
+    control = socket.socket(fileno=control_fd)
+    preload(PRELOADED)
+    child.prepare()
+    rehearse()
+    zygote = Zygote(control, config["memory_mb"], config["without"])
+    hello = json.dumps(zygote.layers).encode()
+    control.sendall(LENGTH.pack(len(hello)) + hello)
+    gc.collect()
+    gc.freeze()  # a collection in a child would touch, and so copy, every page
+    gc.disable()
+    with contextlib.suppress(BrokenPipeError):  # the trusted side is gone
+        zygote.serve()
+
+
+def preload(names: tuple[str, ...]) -> None:
+    """Import modules; `random` must not seed itself anew in each child: the same program, the same verdict."""
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    importlib.import_module("random").seed(0)
+    os.register_at_fork = register
+    for name in names:
+        importlib.import_module(name)
+
+
+REHEARSAL = """
+import math
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+def area(points, *, scale=1.0):
+    total = {name: [] for name in "ab"}
+    for index, point in enumerate(points):
+        if point.x > 0 and not point.y:
+            total["a"].append((point.x, f"{index}"))
+    return [len(total["a"]) * scale, math.pi, "text"[::-1], sorted({1, 2})]
+"""
+
+
+def rehearse() -> None:
+    """Run a harmless program here a few times.
+
+    Code that has run before writes to fewer pages when it runs again in a child, and each page that a child writes
+    to costs it two microseconds of copying.
+    """
+    calls = tuple(compile(call, "<call>", "eval") for call in ("area([Point(1, 0)])", "area([], scale=2)"))
+    request = marshal.dumps(("calls", REHEARSAL, "", calls))
+    for _ in range(20):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(LENGTH.pack(len(request)) + request)
+            child.run(ours.fileno(), lambda: None)
+        del sys.modules["candidate"]
+
+
+class Zygote:
+    """The confined process. `layers` lists name, whether it is on, and what it does or why it is missing."""
+
+    def __init__(self, control: socket.socket, memory_mb: int, without: list[str]) -> None:
+        self.control = control
+        self.control_fd = control.fileno()
+        self.layers: list[tuple[str, bool, str]] = []
+        self._without = without
+        # In this order: each step may take away what the ones before it need.
+        self.own_processes = self._turn_on("namespaces", enter_namespaces)
+        if self.own_processes:
+            self._become_first_process()
+        self._turn_on("privileges", kernel.limit_privileges)
+        self._turn_on("limits", lambda: limit_resources(memory_mb))
+        self._turn_on("capabilities", kernel.drop_capabilities)
+        files = self._turn_on("landlock", kernel.restrict_files)
+        if not files:
+            preload(PRELOADED_WITHOUT_FILES)
+        self.close_doors: Callable[[], None] = lambda: None
+        self._turn_on("seccomp", lambda: self._filter_system_calls(files))
+
+    def _turn_on(self, name: str, layer: Callable[[], str]) -> bool:
+        try:
+            if name in self._without:
+                raise kernel.Unavailable("left off on request")
+            self.layers.append((name, True, layer()))
+        except OSError as error:
+            self.layers.append((name, False, str(error)))
+        return self.layers[-1][1]
+
+    def _filter_system_calls(self, files: bool) -> str:
+        detail, self.close_doors = seccomp.install(files)
+        return detail
+
+    def _become_first_process(self) -> None:
+        """Fork into the new process table; the first process there takes all others with it when it ends."""
+        first = os.fork()
+        if first:
+            self.control.close()
+            os.waitpid(first, 0)
+            os._exit(0)
+        kernel.die_with_parent()
+
+    def serve(self) -> None:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self.control, START.size, 1)
+            if not message:
+                return
+            (timeout,) = START.unpack(message)
+            started = time.monotonic()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(descriptors[0])
+                self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
+                continue
+            if pid == 0:
+                self.become_child(descriptors[0])
+            os.close(descriptors[0])
+            reason = self.watch(pid, timeout)
+            status, cpu = self.clear_up(pid)
+            self.control.sendall(REPORT.pack(reason, status, cpu, time.monotonic() - started))
+
+    def become_child(self, connection: int) -> None:
+        try:
+            if not self.own_processes:  # else the kernel sees to it
+                kernel.die_with_parent()
+                os.setsid()
+            gc.enable()
+            os.close(self.control_fd)
+            child.run(connection, self.close_doors)
+        finally:
+            os._exit(0)  # skip exit handlers: they would be the candidate's
+
+    def watch(self, pid: int, timeout: float) -> bytes:
+        """Wait until the child ends or has used up its time.
+
+        The clock runs while the child computes or sleeps, and stands while it waits for a core, so that a busy
+        machine does not turn a right answer into a timeout.
+        """
+        handle = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)  # readable when the child has ended
+        poll.register(self.control, select.POLLIN)
+        clock = (~pid << 3) | 2  # Linux: the CPU-time clock of that process
+        started = last = time.monotonic()
+        used = asleep = 0.0
+        try:
+            while not (ready := poll.poll(1 + 1000 * min(TICK, timeout - used - asleep))):
+                now, cpu = time.monotonic(), time.clock_gettime(clock)
+                if cpu - used < IDLE_SHARE * (now - last):
+                    asleep += now - last
+                used, last = cpu, now
+                if used + asleep >= timeout or now - started >= BACKSTOP * timeout:
+                    return TIMED_OUT
+            # The control socket is readable in the middle of a check when the trusted side is gone.
+            return EXITED if any(fd == handle for fd, _ in ready) else TIMED_OUT
+        finally:
+            os.close(handle)
+
+    def clear_up(self, pid: int) -> tuple[int, float]:
+        """Kill whatever the child left behind and reap it; the child's wait status and CPU seconds."""
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
+            if self.own_processes:
+                os.kill(-1, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        while True:
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.0005)
+            except ChildProcessError:
+                return status, usage.ru_utime + usage.ru_stime
+
+
+def enter_namespaces() -> str:
+    """Try it in a process that ends at once: some hosts fail halfway, and there is no way back."""
+    trial = os.fork()
+    if trial == 0:
+        try:
+            kernel.enter_namespaces()
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1])
+    if code != 0:
+        raise kernel.Unavailable(code, f"{os.strerror(code)} by this host or container", "unshare")
+    return kernel.enter_namespaces()
+
+
+def limit_resources(memory_mb: int) -> str:
+    """Limits that every child inherits; none of them can be raised again."""
+    limits = {"AS": memory_mb << 20, "FSIZE": 0, "NOFILE": 32, "CORE": 0, "STACK": STACK_BYTES}
+    for name, limit in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, allowed = resource.getrlimit(kind)
+        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
+        resource.setrlimit(kind, (limit, limit))
+    return f"{memory_mb} MiB of memory, no file writing, 32 descriptors, no core dump"

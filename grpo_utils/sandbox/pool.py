@@ -1,0 +1,279 @@
+"""The sandbox itself: a set of workers, shared by threads, rebuilt after a fork, gone after `close`."""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import LifoQueue
+from types import TracebackType
+from typing import Any
+
+from .judge import judge, judge_script
+from .verdict import Check, Layer, Verdict
+from .worker import Worker, WorkerDied
+
+ATTEMPTS = 3  # at a check when the zygote fails; after the last the verdict is "infrastructure"
+
+NOT_LINUX = (
+    "The sandbox needs Linux. macOS and Windows have none of what confines a candidate here: no seccomp (it could start"
+    " programs and open connections), no Landlock (it could read and overwrite your files), no namespaces (it could"
+    " signal and watch your processes), no enforced memory limit. Use a Linux container or virtual machine: Docker"
+    " Desktop, WSL 2 or Colab offer what is needed."
+)
+
+_warned: list[set[str]] = []  # each set of missing layers is reported once per process
+
+
+class SandboxUnavailable(RuntimeError):
+    """This host cannot confine a candidate as was asked."""
+
+
+class Sandbox:
+    """Runs untrusted Python against asserts and judges it by the values it returns.
+
+    Args:
+        workers: processes that run checks at the same time; default: one per core that this process may use.
+        timeout: seconds per check, on a clock that stands while the candidate waits for a core. Ten times as
+            many seconds of wall-clock time end a check in any case.
+        memory_mb: address space of a candidate, in MiB.
+        strict: refuse to run when this host lacks a layer of protection. Otherwise warn once.
+        without: layers to leave off, by the names that `capabilities` gives them; default: those that the
+            environment variable GRPO_SANDBOX_WITHOUT names, separated by commas. A sandbox without seccomp is
+            refused unless it is named here.
+
+    Raises:
+        SandboxUnavailable: strict and a layer is missing, or the host cannot confine a candidate at all.
+
+    Example:
+        >>> with Sandbox(workers=1) as sandbox:
+        ...     verdict = sandbox.check("def inc(n): return n + 2", ["assert inc(1) == 3", "assert inc(1) == 2"])
+        >>> verdict.status, verdict.outcomes
+        ('failed', ('passed', 'failed'))
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        timeout: float = 3.0,
+        memory_mb: int = 1024,
+        strict: bool = False,
+        without: Sequence[str] | None = None,
+    ) -> None:
+        if sys.platform != "linux":
+            raise SandboxUnavailable(NOT_LINUX)
+        if without is None:
+            without = [name for name in os.environ.get("GRPO_SANDBOX_WITHOUT", "").split(",") if name]
+        self.timeout = timeout
+        self._size = workers or len(os.sched_getaffinity(0))
+        self._config: dict[str, Any] = {"memory_mb": memory_mb, "without": list(without)}
+        self._closed = False
+        self._fill()
+        _sandboxes.add(self)
+        try:
+            self._require_layers(strict, without)
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_layers(self, strict: bool, without: Sequence[str]) -> None:
+        try:
+            missing = [layer for layer in self.layers if not layer.on]
+        except WorkerDied as error:
+            raise SandboxUnavailable(f"{error} (the kernel must be Linux 5.3 or newer)") from error
+        text = "; ".join(f"{layer.name} ({layer.detail})" for layer in missing)
+        names = {layer.name for layer in missing}
+        if strict and missing:
+            raise SandboxUnavailable(f"this host lacks layers of the sandbox: {text}")
+        if "seccomp" in names - set(without):
+            raise SandboxUnavailable(
+                f"without seccomp a candidate can start programs and open connections: {text}. To run it all the same,"
+                " on a machine that may be harmed, set GRPO_SANDBOX_WITHOUT=seccomp."
+            )
+        if names and names not in _warned:
+            _warned.append(names)
+            warnings.warn(f"the sandbox runs without some of its layers: {text}", stacklevel=3)
+
+    def _fill(self) -> None:
+        self._workers = [Worker(self._config) for _ in range(self._size)]
+        # Last in, first out: a caller that runs one check at a time keeps one zygote warm and starts no other.
+        self._idle: LifoQueue[Worker] = LifoQueue()
+        for worker in reversed(self._workers):
+            self._idle.put(worker)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What protects this host from the candidates of this sandbox."""
+        with self._borrow() as worker:
+            worker.start()
+            return tuple(Layer(*layer) for layer in worker.layers)
+
+    def check(
+        self,
+        code: str,
+        tests: Sequence[str],
+        *,
+        names: Sequence[str] = (),
+        setup: str = "",
+        timeout: float | None = None,
+    ) -> Verdict:
+        """Run one candidate against its tests; the arguments are those of `Check`.
+
+        Example:
+            >>> with Sandbox(workers=1) as sandbox:
+            ...     sandbox.check("def half(n): return n / 0", ["assert half(2) == 1"]).error_type
+            'ZeroDivisionError'
+        """
+        return self.check_many([Check(code, tests, names, setup, timeout)])[0]
+
+    def check_many(self, checks: Sequence[Check]) -> list[Verdict]:
+        """Run many checks on all workers; a slow one holds up its own worker only.
+
+        Args:
+            checks: any number of checks.
+
+        Returns:
+            The verdicts, in the order of the checks.
+
+        Example:
+            >>> with Sandbox(workers=2) as sandbox:
+            ...     verdicts = sandbox.check_many([Check(f"x = {n}", ["assert x == 1"]) for n in range(3)])
+            >>> [verdict.status for verdict in verdicts]
+            ['failed', 'passed', 'failed']
+        """
+        return self._map([partial(self._judge_check, check) for check in checks])
+
+    def check_script(self, code: str, expected: str, *, stdin: str = "", timeout: float | None = None) -> Verdict:
+        """Run a whole program and compare its standard output, ignoring blanks at line ends.
+
+        Args:
+            code: source text of the program.
+            expected: what it must print.
+            stdin: what it can read.
+            timeout: seconds, or None for the sandbox's own limit.
+
+        Returns:
+            A verdict that counts one assert.
+
+        Example:
+            >>> with Sandbox(workers=1) as sandbox:
+            ...     sandbox.check_script("print(int(input()) * 2)", "42", stdin="21").status
+            'passed'
+        """
+        limit = self.timeout if timeout is None else timeout
+        return self._map([lambda worker: judge_script(worker, code, stdin, expected, limit)])[0]
+
+    def _judge_check(self, check: Check, worker: Worker) -> Verdict:
+        return judge(worker, check, self.timeout if check.timeout is None else check.timeout)
+
+    def _map(self, jobs: Sequence[Callable[[Worker], Verdict]]) -> list[Verdict]:
+        if min(self._size, len(jobs)) <= 1:
+            return [self._run(job) for job in jobs]
+        stop = threading.Event()
+        # Threads are cheap here: they spend their time waiting for their zygotes.
+        with ThreadPoolExecutor(min(self._size, len(jobs)), "sandbox") as pool:
+            futures = [pool.submit(self._run, job, stop) for job in jobs]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:  # KeyboardInterrupt above all: neither wait for a slow check nor start another
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._stop_workers()
+                raise
+
+    def _run(self, job: Callable[[Worker], Verdict], stop: threading.Event | None = None) -> Verdict:
+        error = None
+        for attempt in range(ATTEMPTS):
+            time.sleep(0.2 * attempt)
+            with self._borrow() as worker:
+                if stop is not None and stop.is_set():
+                    break
+                try:
+                    return job(worker)
+                except WorkerDied as died:
+                    error = died
+        return Verdict("infrastructure", error_message=str(error))
+
+    @contextlib.contextmanager
+    def _borrow(self) -> Iterator[Worker]:
+        idle = self._idle
+        worker = idle.get()
+        try:
+            if self._closed:
+                raise RuntimeError("the sandbox is closed")
+            yield worker
+        finally:
+            idle.put(worker)
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def _after_fork(self) -> None:
+        """In a forked process: the zygotes are the parent's, and a lock may be held by a thread that is not here."""
+        for worker in self._workers:
+            worker.forget()
+        self._fill()
+
+    def close(self) -> None:
+        """End all processes. Closing twice does nothing."""
+        self._closed = True
+        self._stop_workers()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+def capabilities() -> tuple[Layer, ...]:
+    """The layers of protection that this host offers, strongest first, and why the others are missing.
+
+    Example:
+        >>> all(layer.detail for layer in capabilities())
+        True
+    """
+    with Sandbox(workers=1) as sandbox:
+        return sandbox.layers
+
+
+_sandboxes: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()
+_default: Sandbox | None = None
+_default_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    for sandbox in list(_sandboxes):
+        sandbox._after_fork()
+
+
+if sys.platform == "linux":
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def run_tests(
+    code: str, tests: Sequence[str], *, names: Sequence[str] = (), setup: str = "", timeout: float | None = None
+) -> Verdict:
+    """Run one candidate in a sandbox that is made at the first call and closed when Python exits.
+
+    The arguments are those of `Check`.
+
+    Example:
+        >>> run_tests("def add(a, b): return a + b", ["assert add(1, 2) == 3"]).ok
+        True
+    """
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Sandbox()
+            atexit.register(_default.close)
+    return _default.check(code, tests, names=names, setup=setup, timeout=timeout)

@@ -1,0 +1,182 @@
+"""A recipe -> a trained policy: TRL's GRPOTrainer with LoRA, the recipe's rewards, and resume after a kill.
+
+`python -m grpo_utils.training --recipe cpu-code` does what notebook 04 does. Trainer, optimiser and adapters are
+TRL's and PEFT's own; this module only puts a recipe into their terms.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_utils import policy, recipes, rewards, runs, tasks
+from grpo_utils.recipes import Recipe, RecipeError, nearest
+from grpo_utils.sandbox import Sandbox
+from grpo_utils.tasks import Task
+
+LogEntry = dict[str, Any]
+
+
+def check_arguments(recipe: Recipe) -> None:
+    """Compares the recipe's `grpo`, `lora` and `rewards` blocks with what the installed versions accept.
+
+    Raises:
+        RecipeError: names the first unknown key and the nearest valid one.
+    """
+    accepted = {
+        "grpo": (recipe.grpo, [field.name for field in dataclasses.fields(GRPOConfig)]),
+        "lora": (recipe.lora, [field.name for field in dataclasses.fields(LoraConfig)]),
+        "rewards": (recipe.rewards, sorted(rewards.REGISTRY)),
+    }
+    for block, (settings, valid) in accepted.items():
+        for key in settings:
+            if key not in valid:
+                raise RecipeError(f"Unknown key '{block}.{key}' in recipe {recipe.name!r}{nearest(key, valid)}.")
+
+
+def columns(batch: list[Task]) -> dict[str, list[Any]]:
+    """Returns the columns that rewards read, one entry per task: `asserts`, `setup` and `names`."""
+    return {
+        "asserts": [task.asserts for task in batch],
+        "setup": [task.test_setup_code for task in batch],
+        "names": [task.function_names for task in batch],
+    }
+
+
+def training_set(recipe: Recipe) -> Dataset:
+    """Returns the training split as TRL wants it: `prompt` (a chat), `task_id`, and the columns that rewards read."""
+    batch = tasks.load_split(recipe, "train")
+    examples = tasks.examples(recipe)[: recipe.prompt.shots]
+    prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
+    return Dataset.from_dict({"prompt": prompts, "task_id": [task.task_id for task in batch], **columns(batch)})
+
+
+def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
+    """Returns TRL's configuration: the recipe's `grpo` block, and what its other blocks and the machine decide."""
+    cuda = torch.cuda.is_available()
+    settings: dict[str, Any] = {
+        "output_dir": str(run / "checkpoints"),
+        "reward_weights": list(recipe.rewards.values()),
+        "seed": recipe.seed,
+        "report_to": recipe.tracking,
+        "use_cpu": not cuda,
+        "bf16": cuda and recipe.model.dtype == "bfloat16",
+        "gradient_checkpointing": cuda,
+        "dataloader_pin_memory": cuda,
+        "log_completions": True,
+        "num_completions_to_print": 0,
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(**settings | recipe.grpo)
+
+
+class TrainingLog(TrainerCallback):
+    """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`.
+
+    When a killed run is resumed, the entries of the steps that will be taken again are dropped first.
+    """
+
+    def __init__(self, path: Path, on_log: Callable[[LogEntry], None]) -> None:
+        self.path = path
+        self.hand_over = on_log
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = read_log(self.path) if self.path.is_file() and state.global_step else []
+        lines = [json.dumps(entry) + "\n" for entry in kept if entry["step"] <= state.global_step]
+        runs.write(self.path, "".join(lines))
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        entry = {"step": state.global_step, **kwargs["logs"]}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        self.hand_over(entry)
+
+
+def read_log(path: Path) -> list[LogEntry]:
+    """Returns the entries of a training log; a last line that a kill cut short is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Returns the complete checkpoints of a run in the order of their steps.
+
+    The trainer writes `trainer_state.json` last: a folder without it was cut short by a kill.
+    """
+    found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
+    return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+
+
+def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
+    """Trains the recipe's policy, from the last complete checkpoint when there is one.
+
+    Args:
+        recipe: what to train.
+        run: folder of the run, from `runs.start`.
+        on_log: called with every log entry, once per `logging_steps`.
+
+    Returns:
+        The folders of all checkpoints (LoRA adapters), in the order of their steps.
+    """
+    done = checkpoints(run)
+    for folder in (run / "checkpoints").glob("checkpoint-*"):
+        if folder not in done:
+            shutil.rmtree(folder)
+    if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
+        return done
+    if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
+        os.environ.setdefault("WANDB_MODE", "offline")
+    base = policy.load(recipe.model)
+    with Sandbox() as sandbox:
+        functions, _ = rewards.build(recipe.rewards, recipe.prompt.tags, sandbox)
+        trainer = GRPOTrainer(
+            model=base.model,
+            processing_class=base.tokenizer,
+            args=grpo_config(recipe, run),
+            train_dataset=training_set(recipe),
+            reward_funcs=functions,  # type: ignore[arg-type]
+            peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
+            callbacks=[TrainingLog(run / "training_log.jsonl", on_log)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    return checkpoints(run)
+
+
+def describe(entry: LogEntry) -> str:
+    """Returns one line of text about a log entry, for a run without a screen."""
+    parts = [f"step {entry['step']:>4}", f"reward {entry['reward']:.3f}"]
+    parts += [
+        f"{key.split('/')[1]} {value:.2f}"
+        for key, value in entry.items()
+        if key.endswith("/mean") and "rewards/" in key
+    ]
+    parts += [f"length {entry['completions/mean_length']:.0f}", f"equal groups {entry['frac_reward_zero_std']:.2f}"]
+    return "  ".join([*parts, f"{entry['step_time']:.1f} s"])
+
+
+def main() -> None:
+    """Trains the policy of a recipe, or goes on with a run that was stopped."""
+    parser = argparse.ArgumentParser(prog="python -m grpo_utils.training", description=main.__doc__)
+    recipes.add_arguments(parser)
+    recipe = recipes.from_arguments(parser.parse_args())
+    check_arguments(recipe)
+    train(
+        recipe,
+        runs.start(recipe),
+        on_log=lambda entry: print(describe(entry), flush=True) if "reward" in entry else None,
+    )
+
+
+if __name__ == "__main__":
+    tasks.run_command(main, RecipeError, tasks.DataError, runs.RunError, policy.ModelError)

@@ -1,0 +1,118 @@
+"""The chain, as a reader starts it: all five notebooks at smoke size, twice the same, skipped when done, resumed when killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grpo_utils.tasks import ROOT
+
+CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
+
+
+def command(outputs: Path, *arguments: str, module: str = "reproduce") -> list[str]:
+    os.environ["GRPO_OUTPUTS_DIR"] = str(outputs)
+    return [sys.executable, "-m", f"grpo_utils.{module}", *arguments]
+
+
+def run(outputs: Path, *arguments: str, module: str = "reproduce") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(outputs, *arguments, module=module), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory) -> tuple[Path, str]:
+    """One run of the whole chain: its outputs folder and what it printed."""
+    outputs = tmp_path_factory.mktemp("chain")
+    done = run(outputs, "--recipe", "smoke-code")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return outputs / "smoke-code", done.stdout
+
+
+def test_the_chain_leaves_results_figures_and_five_executed_notebooks(chain):
+    folder, printed = chain
+    for name in ("recipe.yaml", "environment.json", "training_log.jsonl", "results.csv", "results.md"):
+        assert (folder / name).stat().st_size > 0, name
+    assert (folder / "figures" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    for name in CHAPTERS:
+        executed = nbformat.read(folder / "notebooks" / f"{name}.ipynb", as_version=4)
+        assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code"), name
+        assert f"{name} " in printed
+    assert "| base prompt |" in printed
+
+
+def test_the_same_command_again_skips_what_is_done(chain):
+    folder, _ = chain
+    before = (folder / "results.csv").read_bytes()
+    again = run(folder.parent, "--recipe", "smoke-code")
+    assert again.returncode == 0
+    assert again.stdout.count("done before, skipped") == 5
+    assert (folder / "results.csv").read_bytes() == before
+
+
+def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
+    """Also the proof that two runs with the same seed give the same results, byte for byte."""
+    folder, _ = chain
+    process = subprocess.Popen(
+        command(tmp_path, "--recipe", "smoke-code"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    checkpoint = tmp_path / "smoke-code" / "checkpoints" / "checkpoint-1" / "trainer_state.json"
+    limit = time.monotonic() + 300
+    while not checkpoint.exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert checkpoint.exists()
+    again = run(tmp_path, "--recipe", "smoke-code")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert again.stdout.count("done before, skipped") == 3
+    assert (tmp_path / "smoke-code" / "results.csv").read_bytes() == (folder / "results.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        ("reproduce", ["--recipe", "nope"], "There is no recipe 'nope'"),
+        ("reproduce", ["--recipe", "smoke-code", "--set", "grpo.max_step=1"], "did you mean 'max_steps'?"),
+        ("reproduce", ["--recipe", "smoke-code", "--set", "seed"], "--set takes KEY=VALUE"),
+        ("reproduce", ["--recipe", "smoke-code", "--only", "77"], "There is no notebook '77'"),
+        ("reproduce", ["--recipe", "smoke-code", "--only", "05"], "run notebook 02_baseline_evaluation first"),
+        (
+            "evaluation",
+            ["--recipe", "smoke-code", "--checkpoint", "checkpoint-9"],
+            "run notebook 04_grpo_training first",
+        ),
+        ("plots", ["--recipe", "smoke-code"], "run notebook 04_grpo_training first"),
+        ("training", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
+        ("training", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, tmp_path):
+    done = run(tmp_path, *arguments, module=module)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+
+
+def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    done = run(blocked, "--recipe", "smoke-code")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_with_other_settings_is_not_mixed_into_a_folder(chain):
+    folder, _ = chain
+    done = run(folder.parent, "--recipe", "smoke-code", "--set", "seed=1")
+    assert done.returncode == 1
+    assert "holds a run with other settings" in done.stderr

@@ -1,0 +1,76 @@
+"""The policy: embedded model, generation that does not depend on its batch, adapters that come and go."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from grpo_utils import policy, recipes, tasks
+from grpo_utils.recipes import Model
+
+RECIPE = recipes.load("smoke-code")
+CHATS = [tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE)[:1]) for task in tasks.load("starter", "train")[:5]]
+SETTINGS = {"temperature": 0.8, "max_new_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """In float32, where two ways to compute the same thing differ by less than one token's margin."""
+    return policy.load(Model(name=RECIPE.model.name, dtype="float32"))
+
+
+def test_the_embedded_model_has_the_right_size_and_special_tokens(loaded):
+    assert loaded.model.num_parameters() == 134_515_008
+    assert loaded.tokenizer.eos_token == "<|im_end|>"
+    assert loaded.tokenizer.pad_token == "<|endoftext|>"
+    assert loaded.tokenizer.padding_side == "left"
+
+
+def test_code_survives_the_tokenizer_to_the_letter(loaded):
+    code = "def f(a , b):\n\treturn [ 'it's' , a != b ]  # 12345"
+    assert loaded.tokenizer.decode(loaded.tokenizer(code)["input_ids"]) == code
+
+
+def test_greedy_generation_equals_plain_generate(loaded):
+    """The shared prefix, the padding in the middle and the own attention change nothing."""
+    ours = policy.generate(loaded, CHATS, [None] * len(CHATS), batch_size=3, **SETTINGS)
+    for chat, sampled in zip(CHATS, ours, strict=True):
+        inputs = loaded.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        plain = loaded.model.generate(**inputs, do_sample=False, max_new_tokens=12)
+        text = loaded.tokenizer.decode(plain[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert sampled.text == text
+
+
+def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
+    seeds = [11, 12, 13, 14, 15]
+    together = policy.generate(loaded, CHATS, seeds, batch_size=5, **SETTINGS)
+    apart = policy.generate(loaded, CHATS[::-1], seeds[::-1], batch_size=2, **SETTINGS)[::-1]
+    assert together == apart
+    other = policy.generate(loaded, CHATS, [seed + 100 for seed in seeds], batch_size=5, **SETTINGS)
+    assert [one.text for one in other] != [one.text for one in together]
+
+
+def test_samples_follow_the_distribution_at_the_temperature():
+    logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
+    sampler = policy._SampleByRow(0.8, list(range(4000)), torch.device("cpu"))
+    drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
+    shares = torch.bincount(drawn, minlength=4) / 4000
+    assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
+
+
+def test_an_adapter_changes_the_policy_only_while_it_is_switched_in(loaded, tmp_path):
+    before = policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
+    adapter = get_peft_model(loaded.model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapter.save_pretrained(tmp_path)
+    loaded.model = adapter.unload()
+    with policy.adapted(loaded, tmp_path) as changed:
+        during = policy.generate(changed, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
+    assert during != before
+    assert policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS) == before
+
+
+def test_a_model_that_is_nowhere_says_how_to_use_a_local_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(policy.ModelError, match=r"set model\.name to the path"):
+        policy.load(Model(name=str(tmp_path / "nothing")))

@@ -1,0 +1,72 @@
+"""Recipes: what ships is valid, and what is wrong is named with its nearest right spelling."""
+
+import pytest
+
+from grpo_utils import recipes, training
+from grpo_utils.recipes import RecipeError
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
+    recipe = recipes.load(name)
+    training.check_arguments(recipe)
+    config = training.grpo_config(recipe, tmp_path)
+    assert config.max_steps == recipe.grpo["max_steps"]
+    assert config.reward_weights == list(recipe.rewards.values())
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
+    recipe = recipes.load(name, {"seed": 7})
+    path = tmp_path / "resolved.yaml"
+    path.write_text(recipe.to_yaml())
+    assert recipes.load(path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"promt.shots": 1}, r"Unknown key 'promt' in .*cpu-code.yaml \(did you mean 'prompt'\?\)"),
+        ({"prompt.shot": 1}, r"Unknown key 'prompt.shot' in .* \(did you mean 'shots'\?\)"),
+        ({"prompt.shots": -1}, r"Key 'prompt.shots' in .* is wrong: .*, not -1"),
+        ({"seed": "x"}, r"Key 'seed' in .* is wrong"),
+        ({"seed.x": 1}, r"Override 'seed.x' does not fit"),
+        ({"rewards": {}}, r"Key 'rewards' in .* is wrong"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
+    with pytest.raises(RecipeError, match=message):
+        recipes.load("cpu-code", overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"grpo.learning_rat": 1e-4}, r"'grpo.learning_rat'.*'learning_rate'"),
+        ({"lora.rank": 4}, r"'lora.rank'"),
+        ({"rewards.test": 1.0}, r"'rewards.test'.*'tests'"),
+    ],
+)
+def test_an_argument_that_the_installed_versions_do_not_know_is_refused(overrides, message):
+    with pytest.raises(RecipeError, match=message):
+        training.check_arguments(recipes.load("cpu-code", overrides))
+
+
+def test_an_unknown_recipe_names_the_nearest_one():
+    with pytest.raises(RecipeError, match=r"'cpu-cod' \(did you mean 'cpu-code'\?\)"):
+        recipes.load("cpu-cod")
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "just words", ""])
+def test_a_file_that_is_no_recipe_is_refused_by_name(text, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"mine\.yaml"):
+        recipes.load(path)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(recipes.load("cpu-code").to_yaml().replace("lora:", "lara:"))
+    with pytest.raises(RecipeError, match=r"'lora' is missing"):
+        recipes.load(path)

@@ -1,0 +1,94 @@
+"""Tables from records: small synthetic records whose numbers can be counted by hand."""
+
+import json
+
+import pytest
+
+from grpo_utils import evaluation, recipes, results
+from grpo_utils.sandbox import Verdict
+
+
+def completion(strict: bool, lenient: bool | None = None) -> dict:
+    lenient = strict if lenient is None else lenient
+    kind = "none" if strict else "no tag" if lenient else "wrong answer"
+    scores = {"format": strict, "strict": strict, "lenient": lenient, "visible": strict, "error": kind}
+    return {"text": "x", "tokens": 1, "truncated": False} | scores
+
+
+def write_record(run, checkpoint, split, per_task, shots=1):
+    """`per_task` holds for each task its completions, the greedy one first."""
+    rows = [{"task_id": i, "grade": 1 + i % 2, "completions": row} for i, row in enumerate(per_task)]
+    path = evaluation.record_path(run, checkpoint, split, shots)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"checkpoint": checkpoint, "split": split, "shots": shots}
+    path.write_text(json.dumps({"settings": settings, "tasks": rows}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    yes, no = completion(True), completion(False)
+    write_record(
+        tmp_path, "base", "test", [[no, yes, no], [no, no, no], [yes, yes, yes], [no, no, completion(False, True)]]
+    )
+    write_record(tmp_path, "checkpoint-2", "test", [[yes, yes, yes], [no, yes, no], [yes, yes, yes], [yes, yes, no]])
+    for name, row in (("checkpoint-2", [yes, yes]), ("checkpoint-10", [no, yes]), ("checkpoint-4", [yes, yes])):
+        write_record(tmp_path, name, "validation", [row])
+    return tmp_path
+
+
+def test_the_summary_counts_greedy_and_sampled_completions_apart(run):
+    table = results.summarise(results.load_records(run))
+    base = table[(table.checkpoint == "base") & (table.split == "test")].iloc[0]
+    assert (base.tasks, base.samples) == (4, 2)
+    assert base.greedy_strict == pytest.approx(1 / 4)
+    assert base.strict == pytest.approx(3 / 8)
+    assert base.lenient == pytest.approx(4 / 8)
+    assert base.strict_low <= base.strict <= base.strict_high
+
+
+def test_the_difference_is_the_mean_of_the_per_task_differences(run):
+    records = results.load_records(run)
+    change, p_value = results.difference(records, ("checkpoint-2", 1), ("base", 1), "test")
+    assert change.value == pytest.approx((0.5 + 0.5 + 0 + 0.5) / 4)
+    assert p_value is None
+    greedy, p_value = results.difference(records, ("checkpoint-2", 1), ("base", 1), "test", greedy=True)
+    assert greedy.value == pytest.approx(2 / 4)
+    assert p_value == pytest.approx(0.5)
+
+
+def test_the_choice_takes_the_earlier_of_two_equal_checkpoints_and_orders_by_step(run):
+    assert results.choose(results.load_records(run), shots=1) == "checkpoint-2"
+
+
+def test_policies_that_saw_different_tasks_are_not_compared(run):
+    with pytest.raises(ValueError, match="same tasks"):
+        results.difference(results.load_records(run), ("checkpoint-4", 1), ("base", 1), "test")
+
+
+def test_results_csv_holds_every_evaluation_in_order(run):
+    table = results.write(recipes.load("cpu-code"), run)
+    assert table[["split", "checkpoint"]].values.tolist() == [
+        ["test", "base"],
+        ["test", "checkpoint-2"],
+        ["validation", "checkpoint-2"],
+        ["validation", "checkpoint-4"],
+        ["validation", "checkpoint-10"],
+    ]
+    assert "+37.5" in (run / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tagged", "anywhere", "verdict", "kind"),
+    [
+        (None, None, Verdict("error"), "no code"),
+        (None, "x", Verdict("passed"), "no tag"),
+        ("x", "x", Verdict("passed"), "none"),
+        ("x", "x", Verdict("failed"), "wrong answer"),
+        ("x", "x", Verdict("error", error_type="SyntaxError"), "syntax"),
+        ("x", "x", Verdict("error", error_type="NameError"), "name"),
+        ("x", "x", Verdict("error", error_type="KeyError"), "other exception"),
+        ("x", "x", Verdict("timeout"), "timeout"),
+    ],
+)
+def test_errors_are_told_apart(tagged, anywhere, verdict, kind):
+    assert evaluation.error_kind(tagged, anywhere, verdict) == kind

@@ -1,0 +1,86 @@
+"""Tasks: malformed data is refused by file and line, prompts show what they should, filters filter."""
+
+import json
+
+import pytest
+
+from grpo_utils import recipes, tasks
+from grpo_utils.tasks import DataError
+
+GOOD = {
+    "task_id": 1,
+    "text": "Write a function to add.",
+    "code": "def add(a, b): return a + b",
+    "test_list": ["assert 1"],
+}
+
+
+def write(folder, lines, name="mine"):
+    (folder / name).mkdir()
+    (folder / name / "train.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"train\.jsonl, line 2 is not JSON"),
+        ("[1]", r"line 2: a task is a JSON object"),
+        (json.dumps({key: value for key, value in GOOD.items() if key != "text"}), r"line 2: key 'text' must be there"),
+        (json.dumps(GOOD | {"task_id": "1"}), r"line 2: key 'task_id' must be there and be a int"),
+        (json.dumps(GOOD | {"test_list": []}), r"line 2: task 1 has no tests"),
+        (json.dumps(GOOD | {"code": "def ("}), r"line 2: the reference solution of task 1 is not Python"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_file(line, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    write(tmp_path, [json.dumps(GOOD), line])
+    with pytest.raises(DataError, match=message):
+        tasks.load("mine", "train")
+
+
+def test_a_data_set_that_is_nowhere_says_where_to_put_it():
+    with pytest.raises(DataError, match=r"put train\.jsonl into .*mine"):
+        tasks.load("mine", "train")
+
+
+def test_a_data_set_without_a_hub_says_both_ways_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    with pytest.raises(DataError, match=r"tasks download mbpp.* GRPO_DATA_DIR"):
+        tasks.load("mbpp", "train")
+
+
+def test_the_folder_in_the_environment_comes_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    write(tmp_path, [json.dumps(GOOD)], name="starter")
+    assert [task.text for task in tasks.load("starter", "train")] == [GOOD["text"]]
+
+
+def test_the_prompt_shows_as_many_asserts_as_the_recipe_says():
+    task = tasks.load("starter", "train")[0]
+    for shown in range(4):
+        text = tasks.question(task, shown)
+        assert [test in text for test in task.test_list[:3]] == [i < shown for i in range(3)]
+        assert not any(test in text for test in task.challenge_test_list)
+
+
+def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
+    recipe = recipes.load("cpu-code")
+    examples = tasks.examples(recipe)[:3]
+    chat = tasks.messages(tasks.load("starter", "train")[0], recipe.prompt, examples)
+    assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 3, "user"]
+
+
+def test_filters_touch_only_the_training_split():
+    recipe = recipes.load("cpu-code", {"dataset.max_grade": 1, "dataset.max_branches": 0})
+    assert {task.grade for task in tasks.load_split(recipe, "train")} == {1}
+    assert {task.branches for task in tasks.load_split(recipe, "train")} == {0}
+    assert len(tasks.load_split(recipe, "test")) == len(tasks.load("starter", "test"))
+
+
+def test_filters_that_leave_nothing_are_refused():
+    recipe = recipes.load("cpu-code", {"dataset.limits": {"train": 0}})
+    with pytest.raises(DataError, match="No train task"):
+        tasks.load_split(recipe, "train")
