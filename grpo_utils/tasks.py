@@ -94,12 +94,12 @@ def load_split(recipe: Recipe, split: str) -> list[Task]:
         DataError: the data set is missing or malformed, or nothing is left of it.
     """
     tasks = load(recipe.dataset.name, split)
-    if split == "train" and recipe.dataset.max_branches is not None:
-        tasks = [task for task in tasks if task.branches <= recipe.dataset.max_branches]
+    if split == "train":
+        tasks = [task for task in tasks if is_within(task, recipe.dataset)]
     tasks = tasks[: recipe.dataset.limits.get(split)]
     if not tasks:
         raise DataError(
-            f"No {split} task of {recipe.dataset.name!r} is left; loosen dataset.max_branches or its limits."
+            f"No {split} task of {recipe.dataset.name!r} is left; loosen the filters or limits in `dataset`."
         )
     return tasks
 

@@ -11,15 +11,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import policy, recipes, rewards, runs, tasks
+from grpo_utils import evaluation, policy, recipes, results, rewards, runs, tasks
 from grpo_utils.recipes import Recipe, RecipeError, nearest
 from grpo_utils.sandbox import Sandbox
 from grpo_utils.tasks import Task
@@ -53,9 +55,25 @@ def columns(batch: list[Task]) -> dict[str, list[Any]]:
     }
 
 
-def training_set(recipe: Recipe) -> Dataset:
-    """Returns the training split as TRL wants it: `prompt` (a chat), `task_id`, and the columns that rewards read."""
+def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
+    """Returns the tasks to train on: the training split, without those that the base always or never solves.
+
+    Raises:
+        RunError: the recipe filters by pass rate, and notebook 03 has not measured it yet.
+    """
     batch = tasks.load_split(recipe, "train")
+    if recipe.dataset.pass_rate is None:
+        return batch
+    path = evaluation.record_path(run, results.BASE, "train", recipe.prompt.shots)
+    measured = json.loads(runs.need(path, "03_reward_design").read_text(encoding="utf-8"))["tasks"]
+    rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
+    low, high = recipe.dataset.pass_rate
+    return [task for task in batch if low <= rates[task.task_id] <= high]
+
+
+def training_set(recipe: Recipe, run: Path) -> Dataset:
+    """Returns what TRL trains on: `prompt` (a chat), `task_id`, and the columns that rewards read."""
+    batch = practice_tasks(recipe, run)
     examples = tasks.examples(recipe)[: recipe.prompt.shots]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
     return Dataset.from_dict({"prompt": prompts, "task_id": [task.task_id for task in batch], **columns(batch)})
@@ -108,15 +126,6 @@ def read_log(path: Path) -> list[LogEntry]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """Returns the complete checkpoints of a run in the order of their steps.
-
-    The trainer writes `trainer_state.json` last: a folder without it was cut short by a kill.
-    """
-    found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
-    return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
-
-
 def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
     """Trains the recipe's policy, from the last complete checkpoint when there is one.
 
@@ -128,7 +137,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
     """
-    done = checkpoints(run)
+    done = runs.checkpoints(run)
     for folder in (run / "checkpoints").glob("checkpoint-*"):
         if folder not in done:
             shutil.rmtree(folder)
@@ -143,14 +152,14 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
             model=base.model,
             processing_class=base.tokenizer,
             args=grpo_config(recipe, run),
-            train_dataset=training_set(recipe),
+            train_dataset=training_set(recipe, run),
             reward_funcs=functions,  # type: ignore[arg-type]
             peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
             callbacks=[TrainingLog(run / "training_log.jsonl", on_log)],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
-    return checkpoints(run)
+    return runs.checkpoints(run)
 
 
 def describe(entry: LogEntry) -> str:

@@ -1,4 +1,4 @@
-"""The chain, as a reader starts it: all five notebooks at smoke size, twice the same, skipped when done, resumed when killed."""
+"""The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
 import os
 import signal

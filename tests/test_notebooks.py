@@ -1,4 +1,4 @@
-"""Committed notebooks are clean: prose before code, short cells, no output, the two parameters and nothing of a machine."""
+"""Committed notebooks are clean: prose before code, short cells, no output, the two parameters."""
 
 import nbformat
 import papermill

@@ -8,24 +8,24 @@ import argparse
 import sys
 from pathlib import Path
 
-from .pool import Sandbox, SandboxUnavailable
+from .pool import Sandbox, SandboxUnavailable, capabilities
 from .verdict import Check
 
 _HONEST = "def add(a, b): return a + b"
 _TESTS = ("assert add(1, 2) == 3", "assert add(20, 22) == 42")
 SELF_TEST = (
-    # what, program, statuses that are right
-    ("an honest program passes", _HONEST, {"passed"}),
-    ("a wrong one does not", "def add(a, b): return 3", {"failed"}),
-    ("leaving early is no way to pass", "import os\ndef add(a, b): os._exit(0)", {"crash"}),
-    ("nor is an object that equals everything", "from unittest.mock import ANY\ndef add(a, b): return ANY", {"failed"}),
-    ("files cannot be read", f"open('/etc/passwd').read()\n{_HONEST}", {"error"}),
-    ("or written", f"open('/tmp/sandbox_self_test', 'w')\n{_HONEST}", {"error"}),
-    ("no network", f"import socket\nsocket.socket()\n{_HONEST}", {"error"}),
-    ("no new process", f"import os\nos.fork()\n{_HONEST}", {"error"}),
-    ("memory is bounded", f"x = bytearray(1 << 34)\n{_HONEST}", {"error"}),
-    ("time is bounded", f"while True: pass\n{_HONEST}", {"timeout"}),
-    ("and the next honest program passes", _HONEST, {"passed"}),
+    # what it shows, program, the right status
+    ("an honest program passes", _HONEST, "passed"),
+    ("a wrong one does not", "def add(a, b): return 3", "failed"),
+    ("leaving early is no way to pass", "import os\ndef add(a, b): os._exit(0)", "crash"),
+    ("nor is an object that equals everything", "from unittest.mock import ANY\ndef add(a, b): return ANY", "failed"),
+    ("files cannot be read", f"open('/etc/passwd').read()\n{_HONEST}", "error"),
+    ("or written", f"open('/tmp/sandbox_self_test', 'w')\n{_HONEST}", "error"),
+    ("no network", f"import socket\nsocket.socket()\n{_HONEST}", "error"),
+    ("no new process", f"import os\nos.fork()\n{_HONEST}", "error"),
+    ("memory is bounded", f"x = bytearray(1 << 34)\n{_HONEST}", "error"),
+    ("time is bounded", f"while True: pass\n{_HONEST}", "timeout"),
+    ("and the next honest program passes", _HONEST, "passed"),
 )
 
 
@@ -38,24 +38,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="refuse to run when a layer of protection is missing")
     options = parser.parse_args(arguments)
     try:
+        if not options.file:
+            _print_layers()
         with Sandbox(workers=1, timeout=options.timeout, strict=options.strict) as sandbox:
-            if options.file:
-                return _check_file(sandbox, options.file, options.tests)
-            return _report(sandbox)
+            return _check_file(sandbox, options.file, options.tests) if options.file else _self_test(sandbox)
     except SandboxUnavailable as error:
         print(error, file=sys.stderr)
         return 2
 
 
-def _report(sandbox: Sandbox) -> int:
-    for layer in sandbox.layers:
+def _print_layers() -> None:
+    for layer in capabilities():
         print(f"{layer.name:14}{'on' if layer.on else 'MISSING':10}{layer.detail}")
     print()
+
+
+def _self_test(sandbox: Sandbox) -> int:
     verdicts = sandbox.check_many([Check(code, _TESTS, timeout=1.0) for _, code, _ in SELF_TEST])
     wrong = 0
     for (what, _, right), verdict in zip(SELF_TEST, verdicts, strict=True):
-        wrong += verdict.status not in right
-        print(f"{'ok' if verdict.status in right else 'WRONG':8}{what} ({verdict.status})")
+        wrong += verdict.status != right
+        print(f"{'ok' if verdict.status == right else 'WRONG':8}{what} ({verdict.status})")
     return 1 if wrong else 0
 
 

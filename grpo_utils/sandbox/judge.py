@@ -12,7 +12,7 @@ from .jail.encoder import CodecError
 from .jail.protocol import MAX_MESSAGE, MAX_STDOUT, RAISED, TIMED_OUT
 from .planner import JUDGED, Plan, UnsupportedTest, plan
 from .verdict import Check, Status, Verdict
-from .worker import Report, Session, Worker
+from .worker import Report, Session, Worker, WorkerDied
 
 
 class CandidateError(Exception):
@@ -52,7 +52,7 @@ def judge(worker: Worker, check: Check, timeout: float) -> Verdict:
         return Verdict("unsupported", error_message=str(error)[:MAX_MESSAGE])
     scores = _Scores()
     with worker.session(timeout) as session:
-        session.send(("calls" if plan_.body is None else "remote", check.code, check.setup, plan_.calls))
+        session.send(("calls" if plan_.body is None else "remote", str(check.code), check.setup, plan_.calls))
         try:
             _next_answer(session)
             if plan_.body is None:
@@ -61,6 +61,8 @@ def judge(worker: Worker, check: Check, timeout: float) -> Verdict:
                 _run_body(plan_, session, scores)
         except UnsupportedTest as error:
             return Verdict("unsupported", error_message=str(error)[:MAX_MESSAGE])
+        except WorkerDied:
+            raise
         except Exception as error:  # in the module body, or between two asserts
             scores.note(error)
     return scores.verdict(session, len(plan_.asserts))
@@ -113,9 +115,12 @@ def _next_answer(session: Session) -> Any:
 def _exception(type_name: str, message: str) -> CandidateError:
     """A CandidateError that a test's `except ValueError` catches if it carries that name."""
     base = getattr(builtins, type_name, None)
-    if isinstance(base, type) and issubclass(base, Exception):
+    if not (isinstance(base, type) and issubclass(base, Exception)):
+        return CandidateError(type_name, message)
+    try:
         return type(type_name, (CandidateError, base), {})(type_name, message)
-    return CandidateError(type_name, message)
+    except (TypeError, ValueError):  # an ExceptionGroup cannot be made from a text
+        return CandidateError(type_name, message)
 
 
 # ------------------------------------------------------------------------------------------ the two ways
@@ -189,7 +194,7 @@ class _Scores:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         if error is None:
             self.outcomes.append("passed")
-        elif isinstance(error, _Ended | UnsupportedTest) or not isinstance(error, Exception):
+        elif isinstance(error, _Ended | UnsupportedTest | WorkerDied) or not isinstance(error, Exception):
             return False
         else:
             self.outcomes.append("failed" if _is_failure(error) else "error")

@@ -20,11 +20,11 @@ import datetime
 import decimal
 import fractions
 import functools
+import importlib.util
 import itertools
 import json
 import math
 import operator
-import random
 import re
 import statistics
 import string
@@ -36,15 +36,26 @@ from functools import lru_cache
 from types import CodeType, ModuleType
 from typing import Any
 
+
+def _private_copy(name: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 JUDGED = "__judged__"  # the context manager that a body's asserts run in
 
 _MODULES: dict[str, ModuleType] = {
     module.__name__: module
     for module in (
         cmath, collections, copy, datetime, decimal, fractions, functools, itertools, json, math, operator,
-        random, re, statistics, string, sys, typing,
+        re, statistics, string, sys, typing,
     )
 }  # fmt: skip
+_MODULES["random"] = _private_copy("random")  # tests that draw must not change what the trainer draws
 # Tests are trusted, but they handle values of the candidate: `eval(to_python("x"))` must not happen here.
 _REFUSED = {"eval", "exec", "compile", "open", "input", "breakpoint", "help", "exit", "quit", "globals"}
 _BUILTINS = {name: value for name, value in vars(builtins).items() if name not in _REFUSED}
@@ -99,17 +110,19 @@ def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -
     """
     try:
         trees = [ast.parse(test.strip()) for test in tests]
-        trusted_setup = _trusted_setup(ast.parse(setup), frozenset(names))
+        own = set(names) | (_called_modules(trees) - _bound_names(ast.parse(setup)))
+        trusted_setup = _trusted_setup(ast.parse(setup), own)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnsupportedTest(f"the tests are not valid Python: {error}") from None
 
     def trusted() -> dict[str, Any]:
         space = _trusted_names()
+        space["random"].seed(0)
         exec(trusted_setup, space)
         return space
 
     try:
-        scope = _Scope((set(_BUILTINS) | set(trusted())) - set(names), set(names))
+        scope = _Scope((set(_BUILTINS) | set(trusted())) - own, own)
     except Exception as error:
         raise UnsupportedTest(f"the setup raises {type(error).__name__}: {error}") from None
     try:
@@ -132,10 +145,11 @@ def _import(name: str, *_: Any, **__: Any) -> ModuleType:
 
 
 _TEST_BUILTINS = _BUILTINS | {"__import__": _import, "print": lambda *_, **__: None}
+# What tests take for granted although they do not import it.
 _SHORT = {"Counter": collections.Counter, "isclose": math.isclose}
 
 
-def _trusted_setup(setup: ast.Module, names: frozenset[str]) -> CodeType:
+def _trusted_setup(setup: ast.Module, names: set[str]) -> CodeType:
     """The statements of the setup that do not depend on the candidate."""
     known = (set(_BUILTINS) | set(_MODULES)) - names
     body = []
@@ -147,6 +161,12 @@ def _trusted_setup(setup: ast.Module, names: frozenset[str]) -> CodeType:
         else:
             known -= bound
     return compile(ast.Module(body, []), "<setup>", "exec")
+
+
+def _called_modules(trees: list[ast.Module]) -> set[str]:
+    """Names of modules that are called: no module can be, so `queue(3)` is a function of the candidate."""
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)} & sys.stdlib_module_names
 
 
 def _loaded_names(tree: ast.AST) -> set[str]:
@@ -245,7 +265,10 @@ class _Splitter(ast.NodeTransformer):
         return self._first_operand_only(node, [node.body, node.orelse])
 
     def _own_scope(self, node: ast.AST) -> ast.AST:
-        return self._first_operand_only(node, [node])
+        """A comprehension or lambda stays as it is: its variables are nobody's, its calls cannot run ahead."""
+        if any(map(self.scope.is_candidates, _loaded_names(node) - _bound_names(node))):
+            raise _NotSplittable
+        return node
 
     visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _own_scope
     visit_NamedExpr = _own_scope

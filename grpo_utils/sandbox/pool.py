@@ -28,6 +28,7 @@ NOT_LINUX = (
     " Desktop, WSL 2 or Colab offer what is needed."
 )
 
+LAYERS = ("namespaces", "privileges", "limits", "capabilities", "landlock", "seccomp")
 _warned: list[set[str]] = []  # each set of missing layers is reported once per process
 
 
@@ -83,10 +84,7 @@ class Sandbox:
             raise
 
     def _require_layers(self, strict: bool, without: Sequence[str]) -> None:
-        try:
-            missing = [layer for layer in self.layers if not layer.on]
-        except WorkerDied as error:
-            raise SandboxUnavailable(f"{error} (the kernel must be Linux 5.3 or newer)") from error
+        missing = [layer for layer in self.layers if not layer.on]
         text = "; ".join(f"{layer.name} ({layer.detail})" for layer in missing)
         names = {layer.name for layer in missing}
         if strict and missing:
@@ -109,10 +107,15 @@ class Sandbox:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """What protects this host from the candidates of this sandbox."""
+        """What protects this host from the candidates of this sandbox.
+
+        Example:
+            >>> with Sandbox(workers=1) as sandbox:
+            ...     [layer.name for layer in sandbox.layers][-1]
+            'seccomp'
+        """
         with self._borrow() as worker:
-            worker.start()
-            return tuple(Layer(*layer) for layer in worker.layers)
+            return _layers(worker)
 
     def check(
         self,
@@ -202,14 +205,15 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _borrow(self) -> Iterator[Worker]:
-        idle = self._idle
-        worker = idle.get()
+        idle, worker = self._idle, None
         try:
+            worker = idle.get()
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
             yield worker
         finally:
-            idle.put(worker)
+            if worker is not None:
+                idle.put(worker)
 
     def _stop_workers(self) -> None:
         for worker in self._workers:
@@ -222,7 +226,12 @@ class Sandbox:
         self._fill()
 
     def close(self) -> None:
-        """End all processes. Closing twice does nothing."""
+        """End all processes. Closing twice does nothing; a check after it raises RuntimeError.
+
+        Example:
+            >>> sandbox = Sandbox(workers=1)
+            >>> sandbox.close()
+        """
         self._closed = True
         self._stop_workers()
 
@@ -234,14 +243,30 @@ class Sandbox:
 
 
 def capabilities() -> tuple[Layer, ...]:
-    """The layers of protection that this host offers, strongest first, and why the others are missing.
+    """The layers of protection, whether this host offers them, and why not.
+
+    Raises:
+        SandboxUnavailable: no process of the sandbox comes up at all.
 
     Example:
-        >>> all(layer.detail for layer in capabilities())
-        True
+        >>> [layer.name for layer in capabilities()]
+        ['namespaces', 'privileges', 'limits', 'capabilities', 'landlock', 'seccomp']
     """
-    with Sandbox(workers=1) as sandbox:
-        return sandbox.layers
+    if sys.platform != "linux":
+        return tuple(Layer(name, False, f"{sys.platform} has no such thing") for name in LAYERS)
+    worker = Worker({"memory_mb": 1024, "without": []})
+    try:
+        return _layers(worker)
+    finally:
+        worker.stop()
+
+
+def _layers(worker: Worker) -> tuple[Layer, ...]:
+    try:
+        worker.start()
+    except WorkerDied as error:
+        raise SandboxUnavailable(f"{error} (it needs Linux 5.3 or newer)") from error
+    return tuple(Layer(*layer) for layer in worker.layers)
 
 
 _sandboxes: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()

@@ -26,6 +26,10 @@ class Check:
         setup: source text that runs after the candidate and before the tests (MBPP's `test_setup_code`). What
             it imports or defines without using the candidate is the test author's, not the candidate's.
         timeout: seconds, or None for the sandbox's own limit.
+
+    Example:
+        >>> Check("def add(a, b): return a + b", ["assert add(1, 2) == 3"], timeout=1.0).timeout
+        1.0
     """
 
     code: str
@@ -49,6 +53,10 @@ class Verdict:
         stdout: what the candidate printed, at most 10,000 characters.
         cpu_seconds: processor time that the candidate's process used.
         wall_seconds: time from its start to its end.
+
+    Example:
+        >>> Verdict("failed", 1, 2, ("passed", "failed"), "AssertionError", "assert f(2) == 3").ok
+        False
     """
 
     status: Status
@@ -69,7 +77,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of protection on this host: its name, whether it is on, and what it does or why it is missing."""
+    """One layer of protection on this host: its name, whether it is on, and what it does or why it is missing.
+
+    Example:
+        >>> Layer("landlock", False, "[Errno 38] Function not implemented: 'syscall'").on
+        False
+    """
 
     name: str
     on: bool

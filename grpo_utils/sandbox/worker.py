@@ -59,10 +59,19 @@ class Session:
         self.report: Report | None = None
 
     def send(self, message: Any) -> None:
-        """Send one marshalled message; a child that is gone does not read it, which shows when answers lack."""
+        """Send one marshalled message; a child that is gone does not read it, which shows when answers lack.
+
+        Raises:
+            ValueError: the message holds something that is not plain data.
+            WorkerDied: the connection failed for another reason.
+        """
         data = marshal.dumps(message)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+        try:
             self._connection.sendall(LENGTH.pack(len(data)) + data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        except OSError as error:
+            raise WorkerDied(f"no connection to the sandbox process: {error}") from error
 
     def receive(self) -> tuple[bytes, bytes] | None:
         """The kind and payload of the next answer, or None when the child ended or broke the protocol."""
@@ -86,8 +95,8 @@ class Session:
                 part = self._connection.recv(1 << 16)
             except ConnectionResetError:  # the child ended with input unread
                 return None
-            except TimeoutError:
-                raise WorkerDied("no sign of life from the sandbox process") from None
+            except OSError as error:
+                raise WorkerDied(f"no sign of life from the sandbox process: {error}") from error
             if not part:
                 return None
             self._received += len(part)

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils.sandbox import Sandbox, SandboxUnavailable, capabilities, pool
+from grpo_utils.sandbox import Layer, Sandbox, SandboxUnavailable, capabilities, pool
 from grpo_utils.sandbox.__main__ import main
 from grpo_utils.sandbox.jail.seccomp import _PID, narrow_filter, wide_filter
 from grpo_utils.sandbox.jail.syscalls import numbers
 
-LAYERS = ["namespaces", "privileges", "limits", "capabilities", "landlock", "seccomp"]
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def test_capabilities_name_every_layer_and_say_why() -> None:
     layers = capabilities()
-    assert [layer.name for layer in layers] == LAYERS
+    assert [layer.name for layer in layers] == list(pool.LAYERS)
     assert all(layer.detail for layer in layers)
 
 
@@ -45,7 +44,7 @@ def test_without_landlock_no_file_can_be_opened() -> None:
 
 
 def test_seccomp_is_missed_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.Sandbox, "layers", (pool.Layer("seccomp", False, "no such thing"),))
+    monkeypatch.setattr(pool.Sandbox, "layers", (Layer("seccomp", False, "no such thing"),))
     with pytest.raises(SandboxUnavailable, match="GRPO_SANDBOX_WITHOUT"):
         Sandbox(workers=1)
     monkeypatch.setenv("GRPO_SANDBOX_WITHOUT", "seccomp")
@@ -55,6 +54,7 @@ def test_seccomp_is_missed_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_systems_are_told_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
+    assert not any(layer.on for layer in capabilities())
     with pytest.raises(SandboxUnavailable, match="macOS"):
         Sandbox()
 

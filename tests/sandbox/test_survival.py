@@ -28,6 +28,11 @@ def descendants(pid: int) -> set[int]:
     return found.union(*(descendants(child) for child in found)) if found else found
 
 
+def processes_of(sandbox: Sandbox) -> set[int]:
+    roots = {worker._process.pid for worker in sandbox._workers if worker._process}
+    return roots.union(*(descendants(pid) for pid in roots))
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
@@ -84,7 +89,7 @@ def test_nothing_outlives_a_parent_that_is_killed(busy: bool) -> None:
 def test_a_killed_zygote_is_replaced() -> None:
     with Sandbox(workers=1) as sandbox:
         sandbox.check(HONEST, TESTS)
-        for pid in descendants(os.getpid()):
+        for pid in processes_of(sandbox):
             os.kill(pid, signal.SIGKILL)
         assert sandbox.check(HONEST, TESTS).ok
 
@@ -94,7 +99,7 @@ def test_a_check_whose_zygote_or_own_process_is_killed_is_repeated(which: Callab
     """As the kernel does when memory runs out: nothing is known about the candidate, so it is not scored 0."""
     with Sandbox(workers=1) as sandbox:
         sandbox.check(HONEST, TESTS)
-        killer = threading.Timer(0.2, lambda: os.kill(which(descendants(os.getpid())), signal.SIGKILL))
+        killer = threading.Timer(0.2, lambda: os.kill(which(processes_of(sandbox)), signal.SIGKILL))
         killer.start()
         assert sandbox.check("import time\ntime.sleep(0.4)\nx = 1", ["assert x == 1"]).ok
         killer.join()
@@ -112,6 +117,18 @@ def test_a_zygote_that_cannot_start_is_an_infrastructure_fault(monkeypatch: pyte
         verdict = sandbox.check(HONEST, TESTS)
         assert (verdict.status, verdict.passed, verdict.total) == ("infrastructure", 0, 0)
         monkeypatch.undo()
+        assert sandbox.check(HONEST, TESTS).ok
+
+
+def test_silence_of_the_zygote_is_an_infrastructure_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped processes stand for a host that hangs; the candidate is not to blame, so it is not scored 0."""
+    monkeypatch.setattr("grpo_utils.sandbox.worker.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("grpo_utils.sandbox.pool.ATTEMPTS", 1)
+    with Sandbox(workers=1) as sandbox:
+        sandbox.check(HONEST, TESTS)
+        for pid in processes_of(sandbox):
+            os.kill(pid, signal.SIGSTOP)
+        assert sandbox.check(HONEST, TESTS, timeout=0.1).status == "infrastructure"
         assert sandbox.check(HONEST, TESTS).ok
 
 
@@ -186,9 +203,9 @@ def test_it_outlives_the_thread_that_made_it() -> None:
     thread.start()
     thread.join()
     with made[0] as sandbox:
-        pids = descendants(os.getpid())
+        pids = processes_of(sandbox)
         assert sandbox.check(HONEST, TESTS).ok
-        assert descendants(os.getpid()) == pids  # it was not started anew
+        assert processes_of(sandbox) == pids  # it was not started anew
 
 
 def test_it_works_inside_a_running_event_loop(sandbox: Sandbox) -> None:

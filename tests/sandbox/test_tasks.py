@@ -63,7 +63,7 @@ def mutants(tasks: list[dict[str, Any]], count: int) -> Iterator[Check]:
         code = mutate(task["code"], chance) if task["task_id"] not in SLOW else None
         if code is not None:
             count -= 1
-            yield check_of(task, code)
+            yield check_of(task, code, timeout=LIMIT)
 
 
 def passes_in_process(check: Check) -> bool:
@@ -86,8 +86,7 @@ def passes_in_process(check: Check) -> bool:
 
 def test_mutants_get_the_verdict_of_plain_python(sandbox: Sandbox, tasks: list[dict[str, Any]]) -> None:
     checks = [*mutants(tasks, int(os.environ.get("GRPO_SANDBOX_MUTANTS", "200")))]
-    limited = [Check(check.code, check.tests, check.names, check.setup, LIMIT) for check in checks]
-    verdicts = sandbox.check_many(limited)
+    verdicts = sandbox.check_many(checks)
     different = [
         (check, verdict)
         for check, verdict in zip(checks, verdicts, strict=True)

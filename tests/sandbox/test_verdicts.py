@@ -1,5 +1,7 @@
 """What a verdict says about right, wrong and broken programs."""
 
+import random
+
 import pytest
 
 from grpo_utils.sandbox import Check, Sandbox, from_human_eval, run_tests
@@ -21,6 +23,7 @@ ADD = ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]
         ("import os\nos._exit(0)", "crash", ""),
         ("import os\nos.kill(os.getpid(), 40)", "crash", ""),
         ("class Add:\n    def __eq__(self, other): return True\ndef add(a, b): return Add()", "failed", ""),
+        ("def add(a, b): raise ExceptionGroup('two', [ValueError(), TypeError()])", "error", "ExceptionGroup"),
         ("x = '\\ud800'\nraise UnicodeEncodeError('u', x, 0, 1, 'r')", "error", "UnicodeEncodeError"),
     ],
 )
@@ -54,6 +57,12 @@ def test_names_of_the_candidate_win_over_builtins(sandbox: Sandbox) -> None:
     assert not sandbox.check("def sum(a, b): return 6", tests).ok
 
 
+def test_a_candidate_may_be_named_like_a_module(sandbox: Sandbox) -> None:
+    code = "def queue(n): return n\ndef string(n): return str(n)"
+    assert sandbox.check(code, ["assert queue(3) == 3", "assert string(3) == '3'"]).ok
+    assert sandbox.check("def f(x): return x", ["assert copy(f([1])) == [1]"], setup="from copy import copy").ok
+
+
 def test_setup_runs_after_the_candidate(sandbox: Sandbox) -> None:
     code = "class Node:\n    def __init__(self, x): self.x = x\ndef value(node): return node.x"
     assert sandbox.check(code, ["assert value(root) == 3"], setup="root = Node(3)").ok
@@ -75,6 +84,13 @@ def test_an_unseeded_random_program_gets_the_same_verdict_each_time(sandbox: San
     code = "import random\ndef f(): return random.random()"
     first = sandbox.check(code, ["assert f() < 0.5"]).status
     assert {sandbox.check(code, ["assert f() < 0.5"]).status for _ in range(5)} == {first}
+
+
+def test_tests_that_draw_do_not_change_what_the_trainer_draws(sandbox: Sandbox) -> None:
+    state = random.getstate()
+    body = "import random\nfor _ in range(3):\n    assert f(random.random()) < 1"
+    assert sandbox.check("def f(x): return x", [body]).ok
+    assert random.getstate() == state
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ from typing import Any
 from . import child, kernel, seccomp
 from .protocol import BACKSTOP, EXITED, LENGTH, NOT_STARTED, REPORT, START, TIMED_OUT
 
-TICK = 0.1  # seconds between two looks at a running child
+TICK = 0.25  # seconds between two looks at a running child
 IDLE_SHARE = 0.01  # a child that used less of a core than this during a tick was asleep, not waiting for a core
 STACK_BYTES = 64 << 20  # deep recursion is honest
+
+_exit = os._exit  # the candidate may replace the one in `os`
 
 # What programs import most. Each import in a child would cost milliseconds, each module in the zygote costs every
 # fork a little.
@@ -108,6 +110,8 @@ class Zygote:
         self.control_fd = control.fileno()
         self.layers: list[tuple[str, bool, str]] = []
         self._without = without
+        os.close(os.pidfd_open(os.getpid()))  # a kernel without it fails now and not in the middle of a check
+        time.clock_gettime(cpu_clock(os.getpid()))
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
         if self.own_processes:
@@ -172,7 +176,7 @@ class Zygote:
             os.close(self.control_fd)
             child.run(connection, self.close_doors)
         finally:
-            os._exit(0)  # skip exit handlers: they would be the candidate's
+            _exit(0)  # skip exit handlers: they would be the candidate's
 
     def watch(self, pid: int, timeout: float) -> bytes:
         """Wait until the child ends or has used up its time.
@@ -184,7 +188,7 @@ class Zygote:
         poll = select.poll()
         poll.register(handle, select.POLLIN)  # readable when the child has ended
         poll.register(self.control, select.POLLIN)
-        clock = (~pid << 3) | 2  # Linux: the CPU-time clock of that process
+        clock = cpu_clock(pid)
         started = last = time.monotonic()
         used = asleep = 0.0
         try:
@@ -215,6 +219,11 @@ class Zygote:
                     time.sleep(0.0005)
             except ChildProcessError:
                 return status, usage.ru_utime + usage.ru_stime
+
+
+def cpu_clock(pid: int) -> int:
+    """Linux's number for the clock of the processor time that a process has used."""
+    return (~pid << 3) | 2
 
 
 def enter_namespaces() -> str:
