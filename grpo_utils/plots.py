@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from grpo_utils import recipes, results, runs, tasks, training
 from grpo_utils.recipes import Recipe, RecipeError
@@ -64,6 +65,7 @@ def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> 
             axis.plot(values, color=colour, alpha=0.3, linewidth=1)
             axis.plot(values.rolling(7, min_periods=1, center=True).mean(), color=colour, linewidth=2, label=label)
         axis.set(title=title, xlabel="training step")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_ylim(bottom=0)
         if len(series) > 1:
             axis.legend()
@@ -125,6 +127,7 @@ def _bars(axis: Axes, bars: list[tuple[float, pd.DataFrame]], column: str, colou
     heights = [point.value for point in points]
     errors = [[point.value - point.low for point in points], [point.high - point.value for point in points]]
     axis.bar([x for x, _ in bars], heights, width, color=colour, yerr=errors, error_kw={"elinewidth": 1, "capsize": 3})
+    axis.set_ylim(bottom=0)
 
 
 def errors_by_kind(records: pd.DataFrame, best: str, shots: int) -> Figure:

@@ -20,6 +20,7 @@ _BOOT = """
 import json, sys
 sys.path[0] = sys.argv[1]
 from jail import zygote
+del sys.path[0]
 zygote.main(int(sys.argv[2]), json.loads(sys.argv[3]))
 """
 _ENVIRONMENT = {  # nothing of the trainer's environment: it may hold tokens, or the answers
