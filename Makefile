@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce test lint lab bench figures clean
+.PHONY: help install reproduce test lint lab bench seeds figures clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,8 +36,12 @@ lint: install  ## check style and types
 lab: install  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks
 
-bench: install  ## run the benchmarks
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: install  ## measure the speed of generation and of the sandbox
+	@$(BIN)/python benchmarks/generation.py
+	@$(BIN)/python benchmarks/sandbox.py
+
+seeds: install  ## after `make reproduce`: train two more seeds and compare
+	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE)
 
 figures: install  ## draw a finished run's figures again
 	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) $(ARGS)

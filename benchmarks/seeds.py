@@ -9,29 +9,29 @@ import shutil
 
 import numpy as np
 
-from grpo_utils import evaluation, recipes, results, runs, tasks, training
+from grpo_utils import commands, evaluation, recipes, results, runs, training
+from grpo_utils.statistics import bootstrap_mean
 
 
 def run_seed(name: str, seed: int) -> tuple[str, list[float]]:
     """Trains and measures one seed; returns the chosen checkpoint and the per-task gains in strict pass@1 on test."""
-    finished = runs.need(runs.outputs() / name / "evaluations", "02_baseline_evaluation")
-    shots = recipes.load(name).prompt.shots
-    overrides = {} if seed == 0 else {"seed": seed, "name": f"{name}-seed-{seed}"}
-    recipe = recipes.load(name, overrides)
-    run = runs.start(recipe)
-    (run / "evaluations").mkdir(exist_ok=True)
-    for record in finished.glob("base.*.json"):
-        if run / "evaluations" != finished:
+    recipe = recipes.load(name)
+    finished = runs.outputs() / name
+    runs.need(finished / "results.csv", "05_checkpoint_evaluation")
+    run, shots = finished, recipe.prompt.shots
+    if seed != recipe.seed:
+        samples = {split: {shots: plan[shots]} for split, plan in recipe.evaluation.samples.items()}
+        overrides = {"seed": seed, "name": f"{name}-seed-{seed}", "evaluation.samples": samples}
+        recipe = recipes.load(name, overrides)
+        run = runs.start(recipe)
+        (run / "evaluations").mkdir(exist_ok=True)
+        for record in finished.glob(f"evaluations/base.*.{shots}shot.json"):
             shutil.copy(record, run / "evaluations")
-    training.train(recipe, run)
-    trained_prompt = {split: {shots: plan[shots]} for split, plan in recipe.evaluation.samples.items()}
-    measured = recipe.evaluation.model_copy(update={"samples": trained_prompt})
-    recipe = recipe.model_copy(update={"evaluation": measured})
-    names = [folder.name for folder in runs.checkpoints(run)]
-    evaluation.sweep(recipe, run, names, "validation")
-    best = results.choose(results.load_records(run), shots)
-    evaluation.sweep(recipe, run, [best], "test")
+        names = [folder.name for folder in training.train(recipe, run)]
+        evaluation.sweep(recipe, run, names, "validation")
+        evaluation.sweep(recipe, run, [results.choose(results.load_records(run), shots)], "test")
     records = results.load_records(run)
+    best = results.choose(records, shots)
     gain = results.per_task(records, best, "test", shots, "strict", False)
     return best, (gain - results.per_task(records, results.BASE, "test", shots, "strict", False)).tolist()
 
@@ -46,7 +46,7 @@ def main() -> None:
     print("| seed | chosen | gain in strict pass@1 on test [95 % interval] |\n|---|---|---|", flush=True)
     for seed in arguments.seeds:
         best, per_task = run_seed(arguments.recipe, seed)
-        change = results.bootstrap_mean(per_task)
+        change = bootstrap_mean(per_task)
         gains.append(change.value)
         print(f"| {seed} | {best} | {100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}] |")
     low, high = 100 * min(gains), 100 * max(gains)
@@ -54,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    tasks.run_command(main, recipes.RecipeError, runs.RunError)
+    commands.run(main)

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from grpo_utils import policy, recipes, results, runs, tasks
+from grpo_utils import commands, policy, results, rewards, runs, tasks
 from grpo_utils.extractors import extract_any_code, extract_code, follows_format
 from grpo_utils.policy import Policy, Sampled
-from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.recipes import Recipe
 from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
 
@@ -72,6 +72,8 @@ def header(recipe: Recipe, run: Path, checkpoint: str, split: Split, shots: int)
         "model": recipe.model.model_dump(),
         "adapter_sha256": None if checkpoint == results.BASE else hashlib.sha256(weights.read_bytes()).hexdigest(),
         "dataset": recipe.dataset.model_dump(mode="json"),
+        "data_sha256": tasks.fingerprint(recipe),
+        "code_sha256": runs.code_hash("extractors.py", "tasks.py", "policy.py", "evaluation.py", "sandbox"),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "samples": recipe.evaluation.samples[split][shots],
         "temperature": recipe.evaluation.temperature,
@@ -159,7 +161,7 @@ def score(
         One dictionary per completion.
 
     Raises:
-        RuntimeError: the sandbox itself failed, so nothing is known about a completion.
+        SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
     tags, visible = recipe.prompt.tags, recipe.prompt.visible_asserts
     strict = [extract_code(one.text, tags[-1]) for one in completions]
@@ -168,9 +170,7 @@ def score(
         Check(code or "", task.asserts, task.function_names, task.test_setup_code)
         for task, code in zip(owners, lenient, strict=True)
     ]
-    verdicts = sandbox.check_many(checks)  # code in the answer tag is also the lenient code: one check serves both
-    if any(verdict.status == "infrastructure" for verdict in verdicts):
-        raise RuntimeError("The sandbox failed, so completions could not be scored; run the same command again.")
+    verdicts = rewards.judge(checks, sandbox)  # code in the answer tag is also the lenient code: one check serves both
     return [
         {
             "text": one.text,
@@ -187,7 +187,7 @@ def score(
 
 
 def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> str:
-    """Returns why a completion does not score, in one of eight words, or "none"."""
+    """Returns why a completion does not score, in a word or two, or "none"."""
     if anywhere is None:
         return "no code"
     if verdict.ok:
@@ -201,13 +201,15 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
 def main() -> None:
     """Evaluates checkpoints of a run and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.evaluation", description=main.__doc__)
-    recipes.add_arguments(parser)
+    commands.add_arguments(parser)
     parser.add_argument("--split", default="validation", choices=["train", "validation", "test"])
     parser.add_argument("--checkpoint", action="append", help="base or checkpoint-N, repeatable (default: all)")
     arguments = parser.parse_args()
-    recipe = recipes.from_arguments(arguments)
+    recipe = commands.recipe_of(arguments)
     run = runs.start(recipe)
     names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.checkpoints(run))]
+    if arguments.split == "test" and not arguments.checkpoint:
+        raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
     for name in names:
         if name != results.BASE:
             runs.need(run / "checkpoints" / name, "04_grpo_training")
@@ -216,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    tasks.run_command(main, RecipeError, tasks.DataError, runs.RunError, policy.ModelError)
+    commands.run(main)

@@ -5,6 +5,7 @@
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 import argparse
+import itertools
 from pathlib import Path
 
 import matplotlib
@@ -14,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_utils import recipes, results, runs, tasks, training
-from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils import commands, results, runs, training
+from grpo_utils.recipes import Recipe
 from grpo_utils.statistics import bootstrap_mean
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
+BLUE, ORANGE, GREEN, RED, GREY = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
 STYLE = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
@@ -41,32 +42,35 @@ def use_style() -> None:
 
 
 def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> Figure:
-    """Draws what the trainer logged, step by step: rewards, length, groups without spread, entropy, clipping.
+    """Draws what the trainer logged, step by step: rewards, length, groups without spread, entropy, clipping, KL.
 
     Thin lines are single steps, thick ones their running mean over seven steps: a step sees only a few tasks, so its
     reward shows above all which tasks came up.
     """
     use_style()
     frame = pd.DataFrame([entry for entry in log if "reward" in entry]).set_index("step")
-    panels: dict[str, list[tuple[str, str]]] = {
-        "reward (mean over completions)": [(f"rewards/{name}/mean", name) for name in weights],
-        "completion length (tokens)": [("completions/mean_length", "mean")],
-        "cut off at the limit (share)": [("completions/clipped_ratio", "cut off")],
-        "groups without spread (share)": [("frac_reward_zero_std", "no spread")],
-        "entropy (nats per token)": [("entropy", "entropy")],
-        "KL to the base (nats per token)" if "kl" in frame else "gradient norm": [
-            ("kl" if "kl" in frame else "grad_norm", "")
-        ],
+    panels: dict[str, dict[str, str]] = {
+        "reward (mean over completions)": {f"rewards/{name}/mean": name for name in weights},
+        "completion length (tokens)": {"completions/mean_length": "mean"},
+        "cut off at the limit (share)": {"completions/clipped_ratio": "cut off"},
+        "groups without spread (share)": {"frac_reward_zero_std": "no spread"},
+        "entropy (nats per token)": {"entropy": "entropy"},
+        "clipped ratios (share of tokens)": {"clip_ratio/region_mean": "clipped"},
+        "gradient norm": {"grad_norm": "norm"},
+        "KL to the base (nats per token)": {"kl": "KL"},
     }
-    figure, axes = plt.subplots(2, 3, figsize=(11, 5.2), layout="constrained")
+    figure, axes = plt.subplots(2, 4, figsize=(13, 5.2), layout="constrained")
     for axis, (title, series) in zip(axes.flat, panels.items(), strict=True):
-        for (column, label), colour in zip(series, (BLUE, ORANGE, GREEN, RED, GREY), strict=False):
+        axis.set(title=title, xlabel="training step")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for (column, label), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
+            if column not in frame:
+                axis.text(0.5, 0.5, "not measured: beta is 0", transform=axis.transAxes, ha="center")
+                continue
             values = frame[column].astype(float)
             axis.plot(values, color=colour, alpha=0.3, linewidth=1)
             axis.plot(values.rolling(7, min_periods=1, center=True).mean(), color=colour, linewidth=2, label=label)
-        axis.set(title=title, xlabel="training step")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, max(axis.get_ylim()[1], 0.01))
         if len(series) > 1:
             axis.legend()
     return figure
@@ -159,7 +163,8 @@ def save(figure: Figure, run: Path, name: str) -> Path:
 
 
 def draw_all(recipe: Recipe, run: Path) -> list[Path]:
-    """Draws every figure of a finished run from its files and returns their paths."""
+    """Draws the figures of chapters 4 and 5 from the files of a finished run and returns their paths."""
+    runs.need(run / "results.csv", "05_checkpoint_evaluation")
     log = training.read_log(runs.need(run / "training_log.jsonl", "04_grpo_training"))
     records = results.load_records(run)
     best = results.choose(records, recipe.prompt.shots)
@@ -175,12 +180,12 @@ def draw_all(recipe: Recipe, run: Path) -> list[Path]:
 def main() -> None:
     """Draws the figures of a finished run again."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.plots", description=main.__doc__)
-    recipes.add_arguments(parser)
-    recipe = recipes.from_arguments(parser.parse_args())
+    commands.add_arguments(parser)
+    recipe = commands.recipe_of(parser.parse_args())
     matplotlib.use("agg")
     for path in draw_all(recipe, runs.start(recipe)):
         print(path)
 
 
 if __name__ == "__main__":
-    tasks.run_command(main, RecipeError, tasks.DataError, runs.RunError)
+    commands.run(main)

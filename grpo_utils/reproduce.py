@@ -17,18 +17,19 @@ from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grpo_utils import policy, recipes, runs, tasks, training
-from grpo_utils.recipes import Recipe, RecipeError
-from grpo_utils.runs import RunError
+from grpo_utils import commands, recipes, runs, tasks, training
+from grpo_utils.recipes import Recipe, UserError
 from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"
 
 
-class NotebookError(RuntimeError):
+class NotebookError(UserError):
     """A notebook failed. Its text names the notebook, the cell and the failing cell's message."""
 
 
@@ -38,13 +39,15 @@ def notebooks() -> list[Path]:
 
 
 def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
-    """Returns the hash of what an executed notebook depends on: its code, parameters, the package, its predecessor."""
+    """Returns the hash of what an executed notebook depends on: its code and parameters, the package, and `before`.
+
+    `before` is the stamp of the notebook that comes before it, and the hash of the data for the first.
+    """
     digest = hashlib.sha256(before.encode())
     cells = nbformat.read(path, as_version=4).cells
     digest.update("\0".join(cell.source for cell in cells).encode())
     digest.update(json.dumps(parameters, sort_keys=True).encode())
-    for source in sorted((ROOT / "grpo_utils").rglob("*.py")):
-        digest.update(source.read_bytes())
+    digest.update(runs.code_hash().encode())
     return digest.hexdigest()
 
 
@@ -69,6 +72,8 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             progress_bar={"desc": path.stem},
             config=Config(KernelManager={"transport": "ipc"}),  # no port that other users of the machine can reach
         )
+    except (DeadKernelError, NoSuchKernel) as error:
+        raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
     except PapermillExecutionError as error:
         last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
         raise NotebookError(f"{path.stem}, cell {error.exec_count}: {error.ename}: {last} (see {executed})") from error
@@ -88,7 +93,7 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
     """
     run = runs.start(recipe)
     seconds: dict[str, float | None] = {}
-    stamp = ""
+    stamp = tasks.fingerprint(recipe)
     for path in notebooks():
         stamp = stamp_of(path, parameters, before=stamp)
         if path not in chosen:
@@ -103,6 +108,7 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
         execute(path, run, parameters)
         seconds[path.stem] = time.monotonic() - began
         runs.write(kept, stamp)
+    runs.write_manifest(run)
     return seconds
 
 
@@ -137,14 +143,14 @@ def summary(run: Path, seconds: dict[str, float | None]) -> str:
 def main() -> None:
     """Runs the notebooks 01 to 05 headlessly and prints what they found."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.reproduce", description=main.__doc__)
-    recipes.add_arguments(parser)
+    commands.add_arguments(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", metavar="NN", help="run one notebook")
     part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it")
     parser.add_argument("--force", action="store_true", help="start over: forget what this run has already done")
     arguments = parser.parse_args()
-    overrides = recipes.overrides_of(arguments)
-    recipe = recipes.load(arguments.recipe, overrides)
+    name, overrides = commands.parameters_of(arguments)
+    recipe = recipes.load(name, overrides)
     training.check_arguments(recipe)
     chosen = choose(arguments.only, arguments.first)
     run = runs.outputs() / recipe.name
@@ -153,10 +159,10 @@ def main() -> None:
     print(f"recipe {arguments.recipe}, run {run}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # papermill's own
-        seconds = reproduce(recipe, {"RECIPE": arguments.recipe, "OVERRIDES": overrides}, chosen, arguments.force)
+        seconds = reproduce(recipe, {"RECIPE": name, "OVERRIDES": overrides}, chosen, arguments.force)
     print(summary(run, seconds))
 
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    tasks.run_command(main, RecipeError, tasks.DataError, RunError, policy.ModelError, NotebookError)
+    commands.run(main)

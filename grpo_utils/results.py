@@ -15,7 +15,7 @@ import pandas as pd
 
 from grpo_utils import runs
 from grpo_utils.recipes import Recipe
-from grpo_utils.statistics import Interval, bootstrap_mean, mcnemar
+from grpo_utils.statistics import Interval, bootstrap_mean, mcnemar, pass_at_k
 
 BASE = "base"
 
@@ -73,6 +73,8 @@ def summarise(records: pd.DataFrame) -> pd.DataFrame:
         if samples:
             strict = bootstrap_mean(per_task(records, checkpoint, split, shots, "strict", False).tolist())
             row |= {"strict": strict.value, "strict_low": strict.low, "strict_high": strict.high}
+            passes = (samples * per_task(records, checkpoint, split, shots, "strict", False)).round().astype(int)
+            row["strict_pass_at_samples"] = sum(pass_at_k(samples, c, samples) for c in passes) / len(passes)
             for name in ("lenient", "format", "truncated", "visible"):
                 row[name] = per_task(records, checkpoint, split, shots, name, False).mean()
         rows.append(row)

@@ -1,15 +1,23 @@
 """Completions -> rewards, with the signature that TRL's GRPOTrainer calls.
 
 A reward is a callable `reward(completions, **columns) -> list[float | None]`: one number per completion, where
-`columns` holds the columns of the data set as lists of the same length. None means "not known" (the sandbox itself
-failed) and leaves the sample out; it is never a disguised 0. This module needs neither torch nor TRL.
+`columns` holds the columns of the data set as lists of the same length. This module needs neither torch nor TRL.
+
+TRL also takes None for "not known", but adds it up as 0 when another reward knows the sample. So a fault of the
+sandbox itself is raised, never scored: training stops and goes on from its last checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from grpo_utils.extractors import extract_code, follows_format
+from grpo_utils.recipes import UserError
 from grpo_utils.sandbox import Check, Sandbox, Verdict
+
+
+class SandboxFault(UserError):
+    """The sandbox itself failed; nothing is known about the candidate."""
+
 
 Completion = str | list[dict[str, str]]
 
@@ -93,7 +101,7 @@ def tests(tags: Sequence[str], sandbox: Sandbox) -> Reward:
 
     def reward(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         verdicts = _judge(completions, columns, tags, sandbox)
-        return [None if verdict.status == "infrastructure" else float(verdict.ok) for verdict in verdicts]
+        return [float(verdict.ok) for verdict in verdicts]
 
     return reward
 
@@ -108,8 +116,8 @@ def runs(tags: Sequence[str], sandbox: Sandbox) -> Reward:
 
     def reward(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         verdicts = _judge(completions, columns, tags, sandbox)
-        answered = [bool(v.outcomes) and set(v.outcomes) <= {"passed", "failed"} for v in verdicts]
-        return [None if v.status == "infrastructure" else float(a) for v, a in zip(verdicts, answered, strict=True)]
+        answered = [bool(one.outcomes) and set(one.outcomes) <= {"passed", "failed"} for one in verdicts]
+        return [float(each) for each in answered]
 
     return reward
 
@@ -119,7 +127,20 @@ def _judge(
 ) -> list[Verdict]:
     codes = [extract_code(text_of(completion), tags[-1]) or "" for completion in completions]
     rows = zip(codes, columns["asserts"], columns["setup"], columns["names"], strict=True)
-    return sandbox.check_many([Check(code, asserts, names, setup) for code, asserts, setup, names in rows])
+    return judge([Check(code, asserts, names, setup) for code, asserts, setup, names in rows], sandbox)
+
+
+def judge(checks: Sequence[Check], sandbox: Sandbox) -> list[Verdict]:
+    """Returns the verdicts on candidates.
+
+    Raises:
+        SandboxFault: the sandbox itself failed, so nothing is known about some candidate.
+    """
+    verdicts = sandbox.check_many(checks)
+    faults = [verdict for verdict in verdicts if verdict.status == "infrastructure"]
+    if faults:
+        raise SandboxFault(f"The sandbox failed ({faults[0].error_message}); run the same command again to go on.")
+    return verdicts
 
 
 @register

@@ -3,6 +3,7 @@
 Notebooks hand over by these files alone, so that each can be run by itself once its inputs exist.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -11,14 +12,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Recipe
+from grpo_utils.recipes import Recipe, UserError
 from grpo_utils.tasks import ROOT
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")
 
 
-class RunError(RuntimeError):
-    """A run that cannot go on. Its text is one sentence that says what to do."""
+class RunError(UserError):
+    """A run that cannot go on."""
 
 
 def outputs() -> Path:
@@ -81,9 +82,32 @@ def write(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def code_hash(*names: str) -> str:
+    """Returns a hash of the package's sources: of the modules and folders named, or of all of them."""
+    package = ROOT / "grpo_utils"
+    digest = hashlib.sha256()
+    for name in names or (".",):
+        path = package / name
+        for source in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def write_manifest(run: Path) -> None:
+    """Writes `manifest.json`: the sha256 of every table and figure of the run."""
+    files = [run / "results.csv", run / "results.md", *sorted((run / "figures").glob("*"))]
+    hashes = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    relative = {str(file.relative_to(run)): digest for file, digest in hashes.items()}
+    write(run / "manifest.json", json.dumps(relative, indent=2) + "\n")
+
+
 def environment(recipe: Recipe) -> dict[str, Any]:
     """Returns what a run depends on besides its recipe: versions, hardware, commit and seed."""
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        commit = head.stdout.strip() or None
+    except FileNotFoundError:  # no git on this machine
+        commit = None
     return {
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -91,6 +115,6 @@ def environment(recipe: Recipe) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "cpus": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "commit": git.stdout.strip() or None,
+        "commit": commit,
         "seed": recipe.seed,
     }

@@ -7,15 +7,16 @@ only then is the data set loaded from the hub. `python -m grpo_utils.tasks downl
 
 import argparse
 import ast
+import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Dataset, Prompt, Recipe
+from grpo_utils.recipes import Dataset, Prompt, Recipe, UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("prompt", "train", "validation", "test")
@@ -24,8 +25,8 @@ HUB = {"mbpp": ("google-research-datasets/mbpp", "full"), "gsm8k": ("openai/gsm8
 Message = dict[str, str]
 
 
-class DataError(ValueError):
-    """A data set that cannot be used. Its text is one sentence that says where and what to do."""
+class DataError(UserError):
+    """A data set that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Task:
     code: str
     test_list: list[str]
     test_setup_code: str = ""
-    challenge_test_list: tuple[str, ...] | list[str] = ()
+    challenge_test_list: list[str] = field(default_factory=list)
     grade: int | None = None
 
     @property
@@ -60,6 +61,12 @@ class Task:
         """The functions and classes that the reference defines: the names that belong to a candidate."""
         kinds = (ast.FunctionDef, ast.ClassDef)
         return [node.name for node in ast.parse(self.code).body if isinstance(node, kinds)]
+
+    @property
+    def function_name(self) -> str:
+        """The function that the first assert calls, or "" if the reference does not define it."""
+        called = set(re.findall(r"\w+", self.test_list[0]))
+        return next((name for name in self.function_names if name in called), "")
 
     @property
     def branches(self) -> int:
@@ -104,6 +111,14 @@ def load_split(recipe: Recipe, split: str) -> list[Task]:
     return tasks
 
 
+def fingerprint(recipe: Recipe) -> str:
+    """Returns a hash of every split of the recipe's data set: results made from other data must not be reused."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        digest.update(json.dumps([asdict(task) for task in load(recipe.dataset.name, split)]).encode())
+    return digest.hexdigest()
+
+
 def is_within(task: Task, dataset: Dataset) -> bool:
     """Whether a task is easy enough for the recipe's filters; a task without a grade passes `max_grade`."""
     grade_fits = dataset.max_grade is None or task.grade is None or task.grade <= dataset.max_grade
@@ -142,16 +157,20 @@ def read_jsonl(path: Path) -> list[Task]:
     Raises:
         DataError: names the file and the line that is not a task, and what is wrong with it.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
     tasks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
         except ValueError as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
         tasks.append(_task(row, where))
-    if not tasks:
-        raise DataError(f"{path} has no tasks in it.")
+    if len({task.task_id for task in tasks}) < len(tasks):
+        raise DataError(f"{path} has two tasks with the same task_id; number them apart.")
     return tasks
 
 
@@ -160,8 +179,11 @@ def _task(row: Any, where: str) -> Task:
         raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
     for key, kind in (("task_id", int), ("text", str), ("code", str), ("test_list", list)):
         if not isinstance(row.get(key), kind):
-            raise DataError(f"{where}: key {key!r} must be there and be a {kind.__name__}.")
-    task = Task(**{field.name: row[field.name] for field in fields(Task) if field.name in row})
+            raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")
+    for key, kind in (("test_setup_code", str), ("challenge_test_list", list), ("grade", int | None)):
+        if key in row and not isinstance(row[key], kind):
+            raise DataError(f"{where}: key {key!r} has a value of the wrong type.")
+    task = Task(**{known.name: row[known.name] for known in fields(Task) if known.name in row})
     if not task.test_list or not all(isinstance(test, str) for test in task.asserts):
         raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
     try:
@@ -225,9 +247,8 @@ def reference_answer(task: Task, tags: Sequence[str]) -> str:
     """
     first_sentence = task.text.split(". ")[0].rstrip(".")
     aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
-    name = task.function_names[0] if task.function_names else "a function"
     code = task.code.replace("\r\n", "\n").strip()
-    return f"<{tags[0]}>I write `{name}` to {aim}.</{tags[0]}>\n<{tags[1]}>\n{code}\n</{tags[1]}>"
+    return f"<{tags[0]}>I write `{task.function_name}` to {aim}.</{tags[0]}>\n<{tags[1]}>\n{code}\n</{tags[1]}>"
 
 
 def messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
@@ -262,18 +283,6 @@ def download(name: str) -> Path:
     return folder
 
 
-def run_command(main: Callable[[], None], *expected: type[Exception]) -> None:
-    """Runs a command line's `main`; an expected error becomes its one sentence on stderr and exit code 1."""
-    try:
-        main()
-    except expected as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on where this one stopped", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
 def main() -> None:
     """`python -m grpo_utils.tasks download mbpp|gsm8k` or `... show starter prompt`."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.tasks", description="Download or show tasks.")
@@ -291,4 +300,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, DataError)
+    from grpo_utils import commands
+
+    commands.run(main)

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import evaluation, policy, recipes, results, rewards, runs, tasks
+from grpo_utils import commands, evaluation, policy, results, rewards, runs, tasks
 from grpo_utils.recipes import Recipe, RecipeError, nearest
 from grpo_utils.sandbox import Sandbox
-from grpo_utils.tasks import Task
+from grpo_utils.tasks import DataError, Task
 
 LogEntry = dict[str, Any]
 
@@ -33,7 +33,7 @@ def check_arguments(recipe: Recipe) -> None:
     """Compares the recipe's `grpo`, `lora` and `rewards` blocks with what the installed versions accept.
 
     Raises:
-        RecipeError: names the first unknown key and the nearest valid one.
+        RecipeError: names the first key that is unknown (and the nearest valid one), missing, or set elsewhere.
     """
     accepted = {
         "grpo": (recipe.grpo, [field.name for field in dataclasses.fields(GRPOConfig)]),
@@ -44,6 +44,19 @@ def check_arguments(recipe: Recipe) -> None:
         for key in settings:
             if key not in valid:
                 raise RecipeError(f"Unknown key '{block}.{key}' in recipe {recipe.name!r}{nearest(key, valid)}.")
+    for key in ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length"):
+        if key not in recipe.grpo:
+            raise RecipeError(f"Recipe {recipe.name!r} must say 'grpo.{key}'.")
+    for key in {"output_dir", "seed", "reward_weights", "report_to"} & set(recipe.grpo):
+        raise RecipeError(f"Recipe {recipe.name!r} sets 'grpo.{key}', which follows from its other blocks; remove it.")
+    if not isinstance(recipe.lora.get("r"), int) or not isinstance(recipe.lora.get("target_modules"), list):
+        raise RecipeError(
+            f"Recipe {recipe.name!r} must give 'lora.r' a number and 'lora.target_modules' a list of names."
+        )
+    try:
+        grpo_config(recipe, Path("unused"))
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"The grpo block of recipe {recipe.name!r} does not fit together: {error}") from error
 
 
 def columns(batch: list[Task]) -> dict[str, list[Any]]:
@@ -60,6 +73,7 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
 
     Raises:
         RunError: the recipe filters by pass rate, and notebook 03 has not measured it yet.
+        DataError: no task is left.
     """
     batch = tasks.load_split(recipe, "train")
     if recipe.dataset.pass_rate is None:
@@ -68,7 +82,10 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     measured = json.loads(runs.need(path, "03_reward_design").read_text(encoding="utf-8"))["tasks"]
     rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
     low, high = recipe.dataset.pass_rate
-    return [task for task in batch if low <= rates[task.task_id] <= high]
+    kept = [task for task in batch if low <= rates[task.task_id] <= high]
+    if not kept:
+        raise DataError(f"No training task has a pass rate from {low} to {high}; loosen dataset.pass_rate.")
+    return kept
 
 
 def training_set(recipe: Recipe, run: Path) -> Dataset:
@@ -136,11 +153,15 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
+
+    Raises:
+        RunError: checkpoints are there that were made with other code or data.
     """
     done = runs.checkpoints(run)
     for folder in (run / "checkpoints").glob("checkpoint-*"):
         if folder not in done:
             shutil.rmtree(folder)
+    _refuse_other_origin(recipe, run / "checkpoints" / "made_with.txt", begun=bool(done))
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return done
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
@@ -148,6 +169,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     base = policy.load(recipe.model)
     with Sandbox() as sandbox:
         functions, _ = rewards.build(recipe.rewards, recipe.prompt.tags, sandbox)
+        set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
         trainer = GRPOTrainer(
             model=base.model,
             processing_class=base.tokenizer,
@@ -160,6 +182,19 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     return runs.checkpoints(run)
+
+
+def _refuse_other_origin(recipe: Recipe, path: Path, begun: bool) -> None:
+    """Checkpoints made with other code or data are neither gone on with nor passed off as new."""
+    sources = runs.code_hash("extractors.py", "rewards.py", "tasks.py", "policy.py", "training.py", "sandbox")
+    origin = f"code {sources}\ndata {tasks.fingerprint(recipe)}\n"
+    if not begun:
+        runs.write(path, origin)
+    elif not path.is_file() or path.read_text(encoding="utf-8") != origin:
+        raise runs.RunError(
+            f"The checkpoints in {path.parent} were made with other code or data: start the run over with --force, or "
+            "give this one a name of its own with --run."
+        )
 
 
 def describe(entry: LogEntry) -> str:
@@ -177,8 +212,8 @@ def describe(entry: LogEntry) -> str:
 def main() -> None:
     """Trains the policy of a recipe, or goes on with a run that was stopped."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.training", description=main.__doc__)
-    recipes.add_arguments(parser)
-    recipe = recipes.from_arguments(parser.parse_args())
+    commands.add_arguments(parser)
+    recipe = commands.recipe_of(parser.parse_args())
     check_arguments(recipe)
     train(
         recipe,
@@ -188,4 +223,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    tasks.run_command(main, RecipeError, tasks.DataError, runs.RunError, policy.ModelError)
+    commands.run(main)

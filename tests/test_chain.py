@@ -70,6 +70,7 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert checkpoint.exists()
+    time.sleep(3)  # the kernel, in a session of its own, notices within a second that it is an orphan and ends
     again = run(tmp_path, "--recipe", "smoke-code")
     assert again.returncode == 0, again.stderr[-3000:]
     assert again.stdout.count("done before, skipped") == 3
@@ -82,6 +83,9 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         ("reproduce", ["--recipe", "nope"], "There is no recipe 'nope'"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "grpo.max_step=1"], "did you mean 'max_steps'?"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed"], "--set takes KEY=VALUE"),
+        ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not YAML"),
+        ("reproduce", ["--recipe", "smoke-code", "--force", "--run", ".."], "Key 'name'"),
+        ("evaluation", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "77"], "There is no notebook '77'"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "05"], "run notebook 02_baseline_evaluation first"),
         (

@@ -70,7 +70,15 @@ def test_an_adapter_changes_the_policy_only_while_it_is_switched_in(loaded, tmp_
     assert policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS) == before
 
 
-def test_a_model_that_is_nowhere_says_how_to_use_a_local_path(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_hub_model_without_network_says_how_to_use_a_local_path(monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise OSError("We couldn't connect to the hub")
+
+    monkeypatch.setattr(policy.AutoTokenizer, "from_pretrained", unreachable)
     with pytest.raises(policy.ModelError, match=r"set model\.name to the path"):
-        policy.load(Model(name=str(tmp_path / "nothing")))
+        policy.load(Model(name="someone/some-model"))
+
+
+def test_an_unknown_embedded_model_is_refused():
+    with pytest.raises(policy.ModelError, match="There is no embedded model"):
+        policy.load(Model(name="embedded:gpt-9"))

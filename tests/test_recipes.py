@@ -32,6 +32,10 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"seed": "x"}, r"Key 'seed' in .* is wrong"),
         ({"seed.x": 1}, r"Override 'seed.x' does not fit"),
         ({"rewards": {}}, r"Key 'rewards' in .* is wrong"),
+        ({"name": "../elsewhere"}, r"Key 'name' in .* is wrong"),
+        ({"dataset.limits": {"tset": 3}}, r"Key 'dataset.limits.tset"),
+        ({"prompt.shots": 2}, r"evaluation.samples.train lacks prompt.shots, the number 2"),
+        ({"evaluation.samples.test": {1: 0}}, r"must sample the training prompt at least once"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
@@ -45,6 +49,9 @@ def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
         ({"grpo.learning_rat": 1e-4}, r"'grpo.learning_rat'.*'learning_rate'"),
         ({"lora.rank": 4}, r"'lora.rank'"),
         ({"rewards.test": 1.0}, r"'rewards.test'.*'tests'"),
+        ({"grpo.seed": 1}, r"'grpo.seed', which follows from its other blocks"),
+        ({"grpo.num_generations": 7}, r"grpo block .* does not fit together"),
+        ({"lora.target_modules": "all-linear"}, r"'lora.target_modules' a list"),
     ],
 )
 def test_an_argument_that_the_installed_versions_do_not_know_is_refused(overrides, message):

@@ -31,12 +31,14 @@ def test_a_chat_message_earns_what_the_same_string_earns(name, sandbox):
     assert pay(name, [[{"role": "assistant", "content": GOOD}], GOOD], sandbox) == [1.0, 1.0]
 
 
-def test_a_fault_of_the_sandbox_is_none_and_never_zero():
+def test_a_fault_of_the_sandbox_is_raised_and_never_scored():
     class Broken:
         def check_many(self, checks):
             return [Verdict(status="infrastructure") for _ in checks]
 
-    assert pay("tests", [GOOD], Broken()) == [None]
+    for name in ("tests", "runs"):
+        with pytest.raises(rewards.SandboxFault, match="run the same command again"):
+            pay(name, [GOOD], Broken())
 
 
 def test_an_unknown_reward_is_refused_by_name(sandbox):

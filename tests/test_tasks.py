@@ -2,6 +2,7 @@
 
 import json
 
+import datasets
 import pytest
 
 from grpo_utils import recipes, tasks
@@ -26,7 +27,11 @@ def write(folder, lines, name="mine"):
         ("{", r"train\.jsonl, line 2 is not JSON"),
         ("[1]", r"line 2: a task is a JSON object"),
         (json.dumps({key: value for key, value in GOOD.items() if key != "text"}), r"line 2: key 'text' must be there"),
-        (json.dumps(GOOD | {"task_id": "1"}), r"line 2: key 'task_id' must be there and be a int"),
+        (json.dumps(GOOD | {"task_id": "1"}), r"line 2: key 'task_id' must be there and be of type int"),
+        (json.dumps(GOOD | {"grade": "easy"}), r"line 2: key 'grade' has a value of the wrong type"),
+        (json.dumps(GOOD | {"challenge_test_list": None}), r"line 2: key 'challenge_test_list' has a value"),
+        (json.dumps(GOOD), r"two tasks with the same task_id"),
+        ("", r"line 2 is not JSON"),
         (json.dumps(GOOD | {"test_list": []}), r"line 2: task 1 has no tests"),
         (json.dumps(GOOD | {"code": "def ("}), r"line 2: the reference solution of task 1 is not Python"),
     ],
@@ -44,8 +49,10 @@ def test_a_data_set_that_is_nowhere_says_where_to_put_it():
 
 
 def test_a_data_set_without_a_hub_says_both_ways_to_get_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(tasks, "ROOT", tmp_path)
     with pytest.raises(DataError, match=r"tasks download mbpp.* GRPO_DATA_DIR"):

@@ -1,0 +1,65 @@
+"""What the project's command lines share: their options, and errors that are one sentence."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_utils.recipes import Recipe, RecipeError, UserError, load
+from grpo_utils.sandbox import SandboxUnavailable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that every command shares: `--recipe`, `--set` and `--run`."""
+    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: grpo.max_steps=5")
+    parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
+
+
+def parameters_of(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Returns the recipe (a path made absolute) and the overrides that a command line asks for.
+
+    Raises:
+        RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
+    """
+    overrides: dict[str, Any] = {}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
+        try:
+            overrides[key] = _number(yaml.safe_load(value))
+        except yaml.YAMLError as error:
+            raise RecipeError(f"The value in --set {text!r} is not YAML.") from error
+    if arguments.run:
+        overrides["name"] = arguments.run
+    is_path = arguments.recipe.endswith((".yaml", ".yml"))
+    return str(Path(arguments.recipe).absolute()) if is_path else arguments.recipe, overrides
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 takes `5e-4` for a text, because it has no point."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def recipe_of(arguments: argparse.Namespace) -> Recipe:
+    """Returns the recipe that a command line asks for, overrides applied."""
+    return load(*parameters_of(arguments))
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a command line's `main`; an error that the user can mend becomes one sentence on stderr and exit code 1."""
+    try:
+        main()
+    except (UserError, SandboxUnavailable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where this one stopped", file=sys.stderr)
+        raise SystemExit(130) from None
