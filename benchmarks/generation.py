@@ -28,13 +28,12 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
 
 def compare_generation() -> None:
     """Our `policy.generate` against plain generate with transformers' sdpa, for 0, 1 and 3 worked examples."""
-    from transformers import AutoModelForCausalLM
-
     from grpo_utils import policy, recipes, tasks
 
     recipe = recipes.load("cpu-code")
     ours = policy.load(recipe.model)
-    plain = AutoModelForCausalLM.from_pretrained(policy.resolve(recipe.model.name), dtype=ours.model.dtype).eval()
+    plain = policy.load(recipe.model).model
+    plain.set_attn_implementation("sdpa")
     # every row writes exactly TOKENS tokens, on both sides
     for model in (ours.model, plain):
         model.generation_config.min_new_tokens = TOKENS

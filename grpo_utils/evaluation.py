@@ -9,18 +9,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tqdm import tqdm
 
 from grpo_utils import commands, policy, results, rewards, runs, tasks
 from grpo_utils.extractors import extract_any_code, extract_code, follows_format
 from grpo_utils.policy import Policy, Sampled
-from grpo_utils.recipes import Recipe
+from grpo_utils.recipes import Recipe, Split
 from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
-
-Split = Literal["train", "validation", "test"]
 
 
 def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
@@ -87,7 +85,7 @@ def _is_done(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def evaluate(
-    current: Policy, recipe: Recipe, split: str, shots: int, samples: int, sandbox: Sandbox, label: str
+    current: Policy, recipe: Recipe, split: Split, shots: int, samples: int, sandbox: Sandbox, label: str
 ) -> list[dict[str, Any]]:
     """Generates and scores one greedy completion and `samples` sampled ones for every task of a split.
 

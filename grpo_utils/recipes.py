@@ -7,11 +7,12 @@ own names. They are passed on untouched; `training.check_arguments` compares the
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+Split = Literal["train", "validation", "test"]
 FOLDER = Path(__file__).parent / "recipes"
 
 
@@ -44,7 +45,7 @@ class Dataset(_Section):
     max_grade: int | None = Field(default=None, ge=1)
     max_branches: int | None = Field(default=None, ge=0)
     pass_rate: tuple[float, float] | None = None
-    limits: dict[Literal["train", "validation", "test"], NonNegativeInt] = Field(default_factory=dict)
+    limits: dict[Split, NonNegativeInt] = Field(default_factory=dict)
 
 
 class Prompt(_Section):
@@ -63,7 +64,7 @@ class Evaluation(_Section):
     prompt; the greedy completion always comes on top.
     """
 
-    samples: dict[Literal["train", "validation", "test"], dict[NonNegativeInt, NonNegativeInt]]
+    samples: dict[Split, dict[NonNegativeInt, NonNegativeInt]]
     temperature: float = Field(gt=0)
     max_new_tokens: int = Field(gt=0)
     batch_size: int = Field(gt=0)
@@ -85,7 +86,7 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _measures_what_it_trains(self) -> Self:
-        for split in ("train", "validation", "test"):
+        for split in get_args(Split):
             if self.prompt.shots not in self.evaluation.samples.get(split, {}):
                 raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
         if not self.evaluation.samples["test"][self.prompt.shots]:

@@ -69,7 +69,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             parameters,
             cwd=str(ROOT),
             kernel_name="python3",
-            progress_bar={"desc": path.stem},
+            progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
             config=Config(KernelManager={"transport": "ipc"}),  # no port that other users of the machine can reach
         )
     except (DeadKernelError, NoSuchKernel) as error:

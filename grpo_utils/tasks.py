@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Dataset, Prompt, Recipe, UserError
+from grpo_utils.recipes import Dataset, Prompt, Recipe, Split, UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("prompt", "train", "validation", "test")
@@ -90,12 +90,12 @@ def count_branches(code: str) -> int:
     return filters + sum(isinstance(node, kinds) for node in nodes)
 
 
-def load_split(recipe: Recipe, split: str) -> list[Task]:
+def load_split(recipe: Recipe, split: Split) -> list[Task]:
     """Returns the tasks of one split of the recipe's data set, filtered and shortened as the recipe says.
 
     Args:
         recipe: its `dataset` block names the data set, a filter for the training split, and limits.
-        split: `"prompt"`, `"train"`, `"validation"` or `"test"`.
+        split: `"train"`, `"validation"` or `"test"`.
 
     Raises:
         DataError: the data set is missing or malformed, or nothing is left of it.

@@ -61,7 +61,9 @@ def test_samples_follow_the_distribution_at_the_temperature():
 
 def test_an_adapter_changes_the_policy_only_while_it_is_switched_in(loaded, tmp_path):
     before = policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
-    adapter = get_peft_model(loaded.model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapter = get_peft_model(
+        loaded.model, LoraConfig(r=8, lora_alpha=64, target_modules=["down_proj"], init_lora_weights=False)
+    )
     adapter.save_pretrained(tmp_path)
     loaded.model = adapter.unload()
     with policy.adapted(loaded, tmp_path) as changed:

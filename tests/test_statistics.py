@@ -25,7 +25,7 @@ def test_pass_at_k_refuses_impossible_counts(n, c, k):
 
 def test_a_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
-    intervals = [bootstrap_mean(rng.binomial(4, 0.4, size=120) / 4) for _ in range(200)]
+    intervals = [bootstrap_mean((rng.binomial(4, 0.4, size=120) / 4).tolist()) for _ in range(200)]
     covered = sum(interval.low <= 0.4 <= interval.high for interval in intervals)
     low, high = stats.binom.ppf([0.001, 0.999], 200, 0.95)
     assert low <= covered <= high
@@ -42,7 +42,7 @@ def test_mcnemar_looks_only_at_tasks_that_changed():
 
 def test_mcnemar_rejects_equal_policies_at_most_one_time_in_twenty():
     rng = np.random.default_rng(2)
-    p_values = [mcnemar(rng.random(100) < 0.3, rng.random(100) < 0.3) for _ in range(400)]
+    p_values = [mcnemar(*(rng.random((2, 100)) < 0.3).tolist()) for _ in range(400)]
     assert sum(p < 0.05 for p in p_values) <= stats.binom.ppf(0.999, 400, 0.05)
 
 
