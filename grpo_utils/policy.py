@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.utils import logging
 
 from grpo_utils.recipes import Model, UserError
 from grpo_utils.tasks import Message
@@ -66,6 +67,7 @@ def load(model: Model) -> Policy:
         ModelError: the model is neither here nor reachable.
     """
     tokenizer = load_tokenizer(model)
+    logging.disable_progress_bar()  # a bar per load is noise in a notebook
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
