@@ -172,7 +172,7 @@ def score(
     return [
         {
             "text": one.text,
-            "tokens": one.tokens,
+            "tokens": len(one.ids),
             "truncated": one.truncated,
             "format": follows_format(one.text, tags),
             "strict": verdict.ok and tagged is not None,

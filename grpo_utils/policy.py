@@ -42,10 +42,10 @@ class ModelError(UserError):
 
 @dataclass(frozen=True)
 class Sampled:
-    """One completion: its text, its number of tokens, and whether it was cut off at the limit."""
+    """One completion: its text, its token ids (the end token included), and whether it was cut off at the limit."""
 
     text: str
-    tokens: int
+    ids: list[int]
     truncated: bool
 
 
@@ -237,10 +237,7 @@ def generate(
         The completions in the order of `chats`.
     """
     tokenizer = policy.tokenizer
-    ids = [
-        tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=True)["input_ids"]
-        for chat in chats
-    ]
+    ids = prompt_ids(tokenizer, chats)
     shortest = min(map(len, ids))
     shared = next((i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1), shortest - 1)
     # greedy and sampled rows cannot share a batch: each batch has one logits processor
@@ -263,6 +260,14 @@ def generate(
             if on_batch:
                 on_batch(batch, completions)
     return [results[i] for i in range(len(ids))]
+
+
+def prompt_ids(tokenizer: Any, chats: Sequence[Sequence[Message]]) -> list[list[int]]:
+    """Returns the token ids of chats up to where the policy's own words begin."""
+    return [
+        tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=True)["input_ids"]
+        for chat in chats
+    ]
 
 
 def _prefill(model: Any, ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -313,6 +318,6 @@ def _generate_batch(
     sampled = []
     for tokens in output.tolist():
         end = next((i for i, token in enumerate(tokens) if token in ends), None)
-        kept = tokens[:end]
-        sampled.append(Sampled(tokenizer.decode(kept, skip_special_tokens=True), len(kept), end is None))
+        kept = tokens if end is None else tokens[: end + 1]
+        sampled.append(Sampled(tokenizer.decode(kept, skip_special_tokens=True), kept, end is None))
     return sampled

@@ -143,6 +143,36 @@ def read_log(path: Path) -> list[LogEntry]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str, list[Any] | None]:
+    """Generates a step's completions for TRL (its `rollout_func`) with `policy.generate`.
+
+    On a CPU this is faster than TRL's own call of transformers, because what all prompts begin with is computed once.
+    Every completion has a seed of its own, made from the run's seed, the step and its place in the step.
+
+    Returns:
+        `prompt_ids` and `completion_ids`, one list of token ids per chat; no `logprobs`, TRL computes them itself.
+    """
+    config, tokenizer = trainer.args, trainer.processing_class
+    first = (config.seed * 1_000_003 + trainer.state.global_step) * 10_007
+    first += trainer.accelerator.process_index * len(chats)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
+    sampled = policy.generate(
+        policy.Policy(model, tokenizer),
+        chats,
+        seeds=[first + i for i in range(len(chats))],
+        temperature=config.temperature,
+        max_new_tokens=config.max_completion_length,
+        batch_size=len(chats),
+    )
+    model.train()
+    return {
+        "prompt_ids": policy.prompt_ids(tokenizer, chats),
+        "completion_ids": [one.ids for one in sampled],
+        "logprobs": None,
+    }
+
+
 def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
     """Trains the recipe's policy, from the last complete checkpoint when there is one.
 
@@ -166,6 +196,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         return done
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     base = policy.load(recipe.model)
     with Sandbox() as sandbox:
         functions, _ = rewards.build(recipe.rewards, recipe.prompt.tags, sandbox)
@@ -176,6 +207,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
             args=grpo_config(recipe, run),
             train_dataset=training_set(recipe, run),
             reward_funcs=functions,  # type: ignore[arg-type]
+            rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
             peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
             callbacks=[TrainingLog(run / "training_log.jsonl", on_log)],
         )
