@@ -152,7 +152,8 @@ def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str
     Returns:
         `prompt_ids` and `completion_ids`, one list of token ids per chat; no `logprobs`, TRL computes them itself.
     """
-    config, tokenizer = trainer.args, trainer.processing_class
+    config: Any = trainer.args
+    tokenizer = trainer.processing_class
     first = (config.seed * 1_000_003 + trainer.state.global_step) * 10_007
     first += trainer.accelerator.process_index * len(chats)
     model = trainer.accelerator.unwrap_model(trainer.model)
