@@ -51,6 +51,15 @@ def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
     assert [one.text for one in other] != [one.text for one in together]
 
 
+def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
+    question = [{"role": "user", "content": "Say hi."}]
+    for limit in (2, 60):
+        (one,) = policy.generate(loaded, [question], [None], temperature=1.0, max_new_tokens=limit, batch_size=1)
+        assert one.truncated == (one.ids[-1] != loaded.tokenizer.eos_token_id)
+        assert len(one.ids) <= limit
+    assert not one.truncated
+
+
 def test_samples_follow_the_distribution_at_the_temperature():
     logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
     sampler = policy._SampleByRow(0.8, list(range(4000)), torch.device("cpu"))
