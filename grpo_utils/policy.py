@@ -57,6 +57,9 @@ class Policy:
     tokenizer: Any
 
 
+logging.disable_progress_bar()  # a bar per load is noise in a notebook
+
+
 def load(model: Model) -> Policy:
     """Loads the model of a recipe, to the GPU when there is one.
 
@@ -67,7 +70,6 @@ def load(model: Model) -> Policy:
         ModelError: the model is neither here nor reachable.
     """
     tokenizer = load_tokenizer(model)
-    logging.disable_progress_bar()  # a bar per load is noise in a notebook
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
