@@ -100,38 +100,47 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
 
 
 def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
-    """Draws base against trained policy on the test split: all tasks, then by grade."""
+    """Draws base against trained policy on the test split: by prompt, then by grade with the prompt of training."""
     use_style()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0), layout="constrained", width_ratios=(3, 2))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(3, 2))
     test = records[records.split == "test"]
-    bars = [
-        (f"{kind}\n{shots}-shot", kind == "trained", shots, results.BASE if kind == "base" else best)
-        for kind in ("base", "trained")
-        for shots in sorted(test.shots.unique())
-    ]
-    for column, shift, colour in (("strict", -0.2, BLUE), ("lenient", 0.2, ORANGE)):
-        kept = [test[(test.checkpoint == name) & (test.shots == shots)] for _, _, shots, name in bars]
-        _bars(left, [(i + shift, group) for i, group in enumerate(kept)], column, colour, width=0.38)
-    left.set_xticks(range(len(bars)), [label for label, *_ in bars])
-    left.set(ylabel="pass@1, all completions", title="Test split: strict (in the tags) and lenient (anywhere)")
-    left.legend(["strict", "lenient"])
+    sampled, greedy = test[test["sample"] >= 0], test[test["sample"] < 0]
+    prompts = [(name, shots) for name in (results.BASE, best) for shots in sorted(test.shots.unique())]
+    series = (
+        ("strict, sampled", sampled, "strict", BLUE),
+        ("lenient, sampled", sampled, "lenient", ORANGE),
+        ("strict, greedy", greedy, "strict", GREY),
+    )
+    for offset, (label, kept, column, colour) in zip((-0.27, 0.0, 0.27), series, strict=True):
+        groups = [kept[(kept.checkpoint == name) & (kept.shots == shots)] for name, shots in prompts]
+        _bars(left, [(i + offset, group) for i, group in enumerate(groups)], column, colour, 0.25, label)
+    names = {results.BASE: "base", best: "trained"}
+    left.set_xticks(range(len(prompts)), [f"{names[name]}\n{shots}-shot" for name, shots in prompts])
+    left.set(ylabel="pass@1", ylim=(0, None), title=f"Test split, {test.task_id.nunique()} tasks")
+    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
     grades = sorted(grade for grade in test.grade.dropna().unique())
-    for name, shift, colour in ((results.BASE, -0.2, GREY), (best, 0.2, BLUE)):
-        kept = test[(test.checkpoint == name) & (test.shots == trained_shots)]
-        _bars(right, [(i + shift, kept[kept.grade == g]) for i, g in enumerate(grades)], "strict", colour, width=0.38)
+    for name, offset, colour in ((results.BASE, -0.2, GREY), (best, 0.2, BLUE)):
+        kept = sampled[(sampled.checkpoint == name) & (sampled.shots == trained_shots)]
+        groups = [kept[kept.grade == grade] for grade in grades]
+        _bars(right, [(i + offset, group) for i, group in enumerate(groups)], "strict", colour, 0.38, names[name])
     right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])
-    right.set(ylabel="strict pass@1", title=f"By difficulty, {trained_shots}-shot as trained")
-    right.legend(["base", "trained"])
+    right.set(ylabel="strict pass@1, sampled", ylim=(0, None), title=f"By difficulty, {trained_shots}-shot as trained")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2)
     return figure
 
 
-def _bars(axis: Axes, bars: list[tuple[float, pd.DataFrame]], column: str, colour: str, width: float) -> None:
-    """Draws one bar per group of completions with the 95 % interval over its tasks."""
-    points = [bootstrap_mean(group.groupby("task_id")[column].mean().astype(float).tolist()) for _, group in bars]
-    heights = [point.value for point in points]
-    errors = [[point.value - point.low for point in points], [point.high - point.value for point in points]]
-    axis.bar([x for x, _ in bars], heights, width, color=colour, yerr=errors, error_kw={"elinewidth": 1, "capsize": 3})
-    axis.set_ylim(bottom=0)
+def _bars(
+    axis: Axes, groups: list[tuple[float, pd.DataFrame]], column: str, colour: str, width: float, label: str
+) -> None:
+    """Draws a bar at each x with the 95 % interval over its group's tasks; an empty group has none."""
+    bars = [
+        (x, bootstrap_mean(group.groupby("task_id")[column].mean().astype(float).tolist()))
+        for x, group in groups
+        if len(group)
+    ]
+    errors = [[point.value - point.low for _, point in bars], [point.high - point.value for _, point in bars]]
+    heights = [point.value for _, point in bars]
+    axis.bar([x for x, _ in bars], heights, width, color=colour, label=label, yerr=errors, error_kw={"elinewidth": 1})
 
 
 def errors_by_kind(records: pd.DataFrame, best: str, shots: int) -> Figure:
