@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -215,6 +215,15 @@ def test_it_works_inside_a_running_event_loop(sandbox: Sandbox) -> None:
     assert asyncio.run(cell()) == [True] * 4
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own reaction to Ctrl-C, which a process that was started in the background does not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("checks", [[ENDLESS], [ENDLESS] * 6])
 def test_an_interrupted_batch_ends_at_once_and_the_next_one_works(checks: list[Check]) -> None:
     with Sandbox(workers=2, timeout=30) as sandbox:
