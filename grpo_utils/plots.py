@@ -173,8 +173,8 @@ def save(figure: Figure, run: Path, name: str) -> Path:
 
 def draw_all(recipe: Recipe, run: Path) -> list[Path]:
     """Draws the figures of chapters 4 and 5 from the files of a finished run and returns their paths."""
-    runs.need(run / "results.csv", "05_checkpoint_evaluation")
     log = training.read_log(runs.need(run / "training_log.jsonl", "04_grpo_training"))
+    runs.need(run / "results.csv", "05_checkpoint_evaluation")
     records = results.load_records(run)
     best = results.choose(records, recipe.prompt.shots)
     figures = {
