@@ -22,7 +22,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import commands, evaluation, policy, results, rewards, runs, tasks
-from grpo_utils.recipes import Recipe, RecipeError, nearest
+from grpo_utils.errors import nearest
+from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.sandbox import Sandbox
 from grpo_utils.tasks import DataError, Task
 
