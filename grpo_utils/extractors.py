@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 FENCE = "```"
-BARE_CODE = re.compile(r"\n(?:(?:async )?def |class |import |from |@\w)")
+BARE_CODE = re.compile(r"\n(?=[acdfi@])(?:(?:async )?def |class |import |from |@\w)")
 BOXED = "\\boxed{"
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
 NUMBER = re.compile(
-    r"(?P<minus>(?<![\w.)\]}])[-\u2212])?\\?\$?"  # a sign, but not the minus of "10-7"; a dollar sign, as in LaTeX or plain
+    r"(?P<minus>(?<![\w.)\]}])[-\u2212])?\\?\$?"  # a sign, but not the minus of "10-7"; a dollar sign
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
     r"(?:[eE](?P<exponent>[+-]?\d+))?(?:/(?P<divisor>\d+))?",
     re.ASCII,
