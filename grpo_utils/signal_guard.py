@@ -47,6 +47,8 @@ class SignalGuard(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.weights = args.reward_weights
+        for entry in state.log_history:  # of a run that is resumed, what it has logged and been warned of before
+            self.watch(entry)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for message in self.watch(kwargs["logs"]):
@@ -122,7 +124,7 @@ def cut_off(guard: SignalGuard) -> str | None:
     if share is None or share < 0.5:
         return None
     return (
-        f"{share:.0%} of the last completions were cut off at the limit of tokens and cannot earn what comes at the end. "
+        f"{share:.0%} of the last completions were cut off at the limit of tokens and miss what comes at the end. "
         "Raise grpo.max_completion_length (notebook 01 shows how long answers are), or check that the tokenizer's EOS "
         "token is the one that ends a turn of this model's chat template."
     )
@@ -150,8 +152,8 @@ def kl_jump(guard: SignalGuard) -> str | None:
     if len(values) < guard.window or values[-1] <= max(0.1, 10 * median(values[:-1])):
         return None
     return (
-        f"The KL divergence to the base jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a step "
-        "was too large. Lower grpo.learning_rate or grpo.max_grad_norm, raise grpo.beta, or go back one checkpoint."
+        f"The KL divergence to the base jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a "
+        "step was too large. Lower grpo.learning_rate or grpo.max_grad_norm, raise grpo.beta, or go back a checkpoint."
     )
 
 
@@ -161,7 +163,7 @@ def entropy_collapse(guard: SignalGuard) -> str | None:
     if before is None or after is None or after >= 0.2 * before:
         return None
     return (
-        f"The entropy fell from {before:.2g} to {after:.2g} nats per token: completions of a group are nearly the same. "
+        f"The entropy fell from {before:.2g} to {after:.2g} nats per token: completions of a group are nearly equal. "
         "Raise grpo.temperature, lower grpo.learning_rate, set grpo.epsilon_high (0.28 in DAPO), or stop earlier."
     )
 
