@@ -83,7 +83,7 @@ def test_a_fault_of_the_sandbox_is_none_or_stops_the_run_and_never_zero(name, mo
     (function,), _ = rewards.build({name: 1.0})
     assert function([completion], **columns) == [None]
     (function,), _ = rewards.build({name: 1.0}, stop_on_fault=True)
-    with pytest.raises(rewards.SandboxFault, match="no space left.*run the same command again"):
+    with pytest.raises(rewards.SandboxFault, match=r"no space left.*run the same command again"):
         function([completion], **columns)
     monkeypatch.undo()
     assert function([completion], **columns) == [1.0]  # the fault was not kept
@@ -250,8 +250,7 @@ def score(names: list[str], completions: list[str]) -> None:
 
 def test_512_completions_take_less_than_20_ms_with_all_rewards_but_the_sandbox():
     completions = [RIGHT.replace("easy", f"{i} " * 30) for i in range(512)]
-    for name in WITHOUT_SANDBOX:
-        assert milliseconds(score, [name], completions) < 20, name
+    assert milliseconds(score, WITHOUT_SANDBOX, completions) < 20
 
 
 HOSTILE = {

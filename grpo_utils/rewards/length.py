@@ -38,15 +38,15 @@ def length_penalty(
     ```
     """
     lengths = [len(ids) for ids in column(columns, "completion_ids")]
-    groups: dict[str, list[int]] = {}
     owners = [repr(prompt) for prompt in columns.get("prompts", [""] * len(lengths))]
+    groups: dict[str, list[int]] = {}
     for owner, length in zip(owners, lengths, strict=True):
         groups.setdefault(owner, []).append(length)
+    bounds = {owner: (min(group), max(group)) for owner, group in groups.items()}
     rewards: list[float | None] = []
-    for owner, length, correct in zip(
-        owners, lengths, _correct(completions, tags, stop_on_fault, columns), strict=True
-    ):
-        shortest, longest = min(groups[owner]), max(groups[owner])
+    every = _correct(completions, tags, stop_on_fault, columns)
+    for owner, length, correct in zip(owners, lengths, every, strict=True):
+        shortest, longest = bounds[owner]
         score = 0.5 - (length - shortest) / (longest - shortest) if longest > shortest else 0.0
         rewards.append(None if correct is None else score if correct else min(0.0, score))
     return rewards
@@ -84,7 +84,7 @@ def cosine(
     return rewards
 
 
-@reward(-1.0, 0.0, {"empty": 0.0, "truncated": -1.0})
+@reward(-1.0, 0.0, {"gold": (-1.0, 0.0), "empty": 0.0, "truncated": -1.0})
 def overlong(completions: Sequence[Completion], *, max_completion_length: int, **columns: Any) -> list[float | None]:
     """TRL's `get_soft_overlong_punishment`: 0 up to three quarters of the maximal length, then down to -1 at all of it.
 
@@ -103,7 +103,7 @@ def overlong(completions: Sequence[Completion], *, max_completion_length: int, *
     return punish(completion_ids=column(columns, "completion_ids"))
 
 
-@reward(-1.0, 0.0, {"empty": 0.0, "truncated": -1.0})
+@reward(-1.0, 0.0, {"gold": (-1.0, 0.0), "empty": 0.0, "truncated": -1.0})
 def truncated(completions: Sequence[Completion], *, max_completion_length: int, **columns: Any) -> list[float | None]:
     """-1 for a completion that has as many tokens as it was allowed, and so was cut off, else 0.
 
