@@ -15,6 +15,10 @@ ways, and each reward has said in its registration what it must pay for them:
 What it does not do: find a reward that a clever policy can earn without solving the task. It knows six completions.
 """
 
+# pandas' types leave open whether a selection is a frame, a series or a number
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportReturnType=false, reportOperatorIssue=false, reportCallIssue=false
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

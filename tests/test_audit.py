@@ -119,7 +119,7 @@ def test_a_reward_on_the_wrong_column_is_caught(planted):
 def test_weights_that_cancel_are_caught(planted):
     @reward(0.0, 1.0, {"gold": 0.0})
     def is_wrong(completions, **columns):
-        return [1.0 - each for each in rewards.soft_correctness(completions, **columns)]
+        return [1.0 - (each or 0.0) for each in rewards.soft_correctness(completions, **columns)]
 
     report = report_on(set(), word_problems(), weights={"soft_correctness": 1.0, "is_wrong": 1.0})
     assert report.failures == [

@@ -97,7 +97,7 @@ def overlong(completions: Sequence[Completion], *, max_completion_length: int, *
 
     ```
     """
-    from trl.rewards import get_soft_overlong_punishment
+    from trl.rewards.other_rewards import get_soft_overlong_punishment
 
     punish = get_soft_overlong_punishment(max_completion_length, max(1, max_completion_length // 4))
     return punish(completion_ids=column(columns, "completion_ids"))

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from grpo_utils.errors import UserError, nearest
 
@@ -20,6 +20,9 @@ class Reward(Protocol):
     """What TRL calls: completions and data set columns in, one number or None per completion out."""
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]: ...
+
+    @property
+    def __name__(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], 
                 raise UserError(f"The reward {name!r} needs the setting {setting!r}; give it to `build`.")
         bound = functools.partial(entry.function, **{key: settings[key] for key in entry.settings if key in settings})
         bound.__name__ = name  # type: ignore[attr-defined], TRL unwraps a partial to find its name, others may not
-        functions.append(bound)
+        functions.append(cast(Reward, bound))
     return functions, list(weights.values())
 
 
