@@ -1,7 +1,7 @@
 """The audit: what every reward pays for completions whose worth is known, over a whole data set, before training.
 
-A reward that can never fire is the most common silent bug of public GRPO notebooks. So each task is answered in six
-ways, and each reward has said in its registration what it must pay for them:
+A reward that can never fire is the most common silent bug of public GRPO notebooks. So each task is answered in
+seven ways, and each reward has said in its registration what it must pay for them:
 
 | kind | completion |
 |---|---|
@@ -11,8 +11,9 @@ ways, and each reward has said in its registration what it must pay for them:
 | format_only | the tags with next to nothing in them |
 | wrong | right format, plausible content, wrong result |
 | truncated | the gold answer, cut off in the middle at the limit of tokens |
+| padded | the gold answer, its thought drawn out by 3,000 characters |
 
-What it does not do: find a reward that a clever policy can earn without solving the task. It knows six completions.
+What it does not do: find a reward that a clever policy can earn without solving the task. It knows seven completions.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
@@ -31,7 +32,8 @@ from grpo_utils.extractors import extract_final_number
 from grpo_utils.recipes import Prompt
 from grpo_utils.rewards.registry import Registered, Reward, registered
 
-KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated")
+KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
+PADDING = "Let me think about that again. " * 100
 TOLERANCE = 1e-9  # of sums of weights in floating point
 
 
@@ -83,7 +85,7 @@ def audit(
     max_completion_length: int = 512,
     encode: Callable[[str], Sequence[int]] = str.encode,
 ) -> Audit:
-    """Scores six kinds of completions of every task with every reward, and compares with what the rewards promise.
+    """Scores seven kinds of completions of every task with every reward, and compares with what the rewards promise.
 
     Args:
         rewards: from `rewards.build`.
@@ -115,7 +117,7 @@ def audit(
     weights = [1.0] * len(rewards) if weights is None else weights
     batch = [(kind, example) for example in examples for kind in KINDS]
     completions = [completion(kind, example, tags) for kind, example in batch]
-    ids = [list(encode(text)) for text in completions]
+    ids = [list(encode(text))[:max_completion_length] for text in completions]
     columns = {name: [example.columns[name] for _, example in batch] for name in examples[0].columns}
     columns["prompts"] = [example.question for _, example in batch]
     columns["completion_ids"] = [
@@ -133,7 +135,7 @@ def audit(
 
 
 def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
-    """Returns one of the six ways to answer a task.
+    """Returns one of the seven ways to answer a task.
 
     Example:
     ```python
@@ -149,6 +151,7 @@ def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
         "format_only": "\n".join(f"<{tag}>{'hm' if tag != tags[-1] else 'pass'}</{tag}>" for tag in tags),
         "wrong": example.wrong,
         "truncated": example.gold[: len(example.gold) // 2],
+        "padded": example.gold.replace(f"</{tags[0]}>", f" {PADDING}</{tags[0]}>", 1),
     }[kind]
 
 

@@ -28,6 +28,8 @@ def report_on(names: set[str], examples: list[Example], tags=TAGS, weights=None)
 
 def programs(name: str) -> list[Example]:
     batch = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
+    # the reference of MBPP 123 computes for 2.7 of the sandbox's 3 seconds: too close on a busy machine
+    batch = [task for task in batch if (name, task.task_id) != ("mbpp", 123)]
     return audit.code_examples(batch, recipes.load("cpu-code").prompt, columns(batch))
 
 
@@ -78,6 +80,13 @@ def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
         "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3.",
         "With these weights the gold answer earns 0, and empty completions 0: rewards cancel, or a sign is wrong.",
     ]
+
+
+def test_the_reward_of_the_readme_passes_on_the_starter_tasks(planted):
+    readme = (tasks.ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index("@reward(") :].partition("```")[0]
+    exec(block, {"reward": reward, "texts": texts})
+    assert report_on(set(), programs("starter"), weights={"tests": 1.0, "brief": 0.25}).failures == []
 
 
 # -------------------------------------------------------------------------------------------- planted defects

@@ -98,7 +98,7 @@ def test_hidden_and_visible_tests_are_unknown_where_there_are_none():
     assert rewards.visible_tests(program, visible_asserts=0, **columns) == [None]
 
 
-def test_one_batch_runs_once_however_many_rewards_grade_it(monkeypatch):
+def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_grade_it(monkeypatch):
     ran = []
     shared = code_rewards.shared
 
@@ -108,8 +108,8 @@ def test_one_batch_runs_once_however_many_rewards_grade_it(monkeypatch):
             return shared().check_many(checks)
 
     monkeypatch.setattr(code_rewards, "shared", Counting)
-    rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}]
-    assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0]] * 3
+    rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}] * 2
+    assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0, 1.0]] * 3
     assert len(ran) == 1
 
 

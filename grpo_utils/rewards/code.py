@@ -1,7 +1,7 @@
 """Rewards for programs, all by the sandbox's verdict on the code inside the last tag.
 
-They read the columns `asserts`, `setup` and `names` (see `training.columns`). One batch is run once, however many of
-these rewards a recipe names: each of them only grades the verdicts in its own way.
+They read the columns `asserts`, `setup` and `names` (see `training.columns`). A program of a batch is run once, however
+often it comes and however many of these rewards a recipe names: each only grades the verdicts in its own way.
 """
 
 import functools
@@ -72,13 +72,14 @@ def by_verdict(grade: Callable[[Verdict, int], float | None]) -> Callable[..., l
             None if code is None else Check(code, tuple(asserts), tuple(names), setup)
             for code, asserts, setup, names in rows
         ]
-        verdicts = _verdicts(tuple(check for check in checks if check is not None))
+        distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
+        verdicts = _verdicts(distinct)
         if any(verdict.status == "infrastructure" for verdict in verdicts):
             _verdicts.cache_clear()
             if stop_on_fault:
                 _without_faults(verdicts)
-        found = iter(verdicts)
-        every = [NO_CODE if check is None else next(found) for check in checks]
+        found = dict(zip(distinct, verdicts, strict=True))
+        every = [NO_CODE if check is None else found[check] for check in checks]
         return [None if one.status == "infrastructure" else grade(one, visible_asserts) for one in every]
 
     return graded
