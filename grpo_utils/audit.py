@@ -30,7 +30,7 @@ from grpo_utils import tasks
 from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_final_number
 from grpo_utils.recipes import Prompt
-from grpo_utils.rewards.registry import Registered, Reward, registered
+from grpo_utils.rewards.registry import Reward, registered
 
 KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
 PADDING = "Let me think about that again. " * 100
@@ -123,13 +123,14 @@ def audit(
     columns["completion_ids"] = [
         [0] * max_completion_length if kind == "truncated" else each for (kind, _), each in zip(batch, ids, strict=True)
     ]
+    questions = columns["prompts"]
     names = [reward.__name__ for reward in rewards]
     scores = pd.DataFrame(
         {name: reward(completions, **columns) for name, reward in zip(names, rewards, strict=True)}, dtype=float
     )
     scores["weighted sum"] = scores.fillna(0.0)[names] @ list(weights)
     kinds = pd.Series([kind for kind, _ in batch])
-    failures = [failure for name in names for failure in _broken_promises(registered(name), name, scores[name], kinds)]
+    failures = [failure for name in names for failure in _broken_promises(name, scores[name], kinds, questions)]
     table = scores.groupby(kinds).mean().loc[list(KINDS)]
     return Audit(table, failures + _cancelled(table))
 
@@ -155,7 +156,8 @@ def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
     }[kind]
 
 
-def _broken_promises(entry: Registered, name: str, scores: pd.Series, kinds: pd.Series) -> Iterable[str]:
+def _broken_promises(name: str, scores: pd.Series, kinds: pd.Series, questions: Sequence[str]) -> Iterable[str]:
+    entry = registered(name)
     for kind in KINDS:
         promised = entry.pays.get(kind, entry.high if kind == "gold" else (entry.low, entry.high))
         low, high = promised if isinstance(promised, tuple) else (promised, promised)
@@ -165,7 +167,7 @@ def _broken_promises(entry: Registered, name: str, scores: pd.Series, kinds: pd.
             wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"
             yield (
                 f"{name!r} must pay {wanted} for {kind.replace('_', ' ')} completions and pays "
-                f"{off.iloc[0]:g} for {len(off)} of {len(paid)}."
+                f"{off.iloc[0]:g} for {len(off)} of {len(paid)}, first for {questions[off.index[0]][:70]!r}."
             )
     if scores.isna().all():
         yield f"{name!r} pays for nothing: it knows no gold answer."

@@ -77,7 +77,7 @@ def test_every_reward_for_maths_and_think_keeps_its_promises_on_three_problems()
 
 def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
     assert report_on({"think_format"}, word_problems()).failures == [
-        "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3.",
+        "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'.",
         "With these weights the gold answer earns 0, and empty completions 0: rewards cancel, or a sign is wrong.",
     ]
 
@@ -98,7 +98,7 @@ def test_a_pattern_whose_dot_stops_at_a_line_break_is_caught(planted):
         pattern = r"^<thought>.*?</thought>\s*<answer>.*?</answer>$"
         return [float(bool(re.match(pattern, text))) for text in texts(completions)]
 
-    assert "'regex_format' must pay 1 for gold completions and pays 0 for 3 of 3." in (
+    assert "'regex_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'." in (
         report_on({"regex_format"}, word_problems()).failures
     )
 
@@ -107,7 +107,7 @@ def test_comparing_42_dollars_with_42_is_caught():
     examples = audit.maths_examples([("6 * 7?", "Six times seven.", "$42")], TAGS)
     stripped = [Example(e.question, e.gold, e.wrong, {"answer": "42"}) for e in examples]
     assert report_on({"hard_correctness"}, stripped).failures[0] == (
-        "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1."
+        "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for '6 * 7?'."
     )
     assert report_on({"soft_correctness"}, stripped).failures == []
 
@@ -119,7 +119,7 @@ def test_a_reward_on_the_wrong_column_is_caught(planted):
 
     examples = [Example(e.question, e.gold, e.wrong, {**e.columns, "solution": e.question}) for e in word_problems()]
     assert report_on({"wrong_column"}, examples).failures[0] == (
-        "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3."
+        "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'."
     )
     with pytest.raises(UserError, match="needs the column 'asserts', and the data set has"):
         report_on({"tests"}, examples)
@@ -144,7 +144,7 @@ def test_a_reward_that_comes_for_free_or_never_reaches_its_minimum_is_caught(pla
         return [1.0 for _ in completions]
 
     assert report_on({"generous"}, word_problems()).failures[:2] == [
-        "'generous' must pay 0 for empty completions and pays 1 for 3 of 3.",
+        "'generous' must pay 0 for empty completions and pays 1 for 3 of 3, first for '6 * 7?'.",
         "'generous' never pays its minimum, -1: the least is 1.",
     ]
 
@@ -159,6 +159,7 @@ def test_a_reward_that_knows_no_gold_answer_is_caught():
 def test_a_gold_answer_that_has_become_wrong_is_caught():
     (example,) = programs("starter")[:1]
     broken = Example(example.question, example.gold.replace("return", "retrun"), example.wrong, example.columns)
-    assert (
-        report_on({"tests"}, [broken]).failures[0] == "'tests' must pay 1 for gold completions and pays 0 for 1 of 1."
+    failure = report_on({"tests"}, [broken]).failures[0]
+    assert failure.startswith(
+        "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for 'Write a function"
     )
