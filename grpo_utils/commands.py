@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from grpo_utils.recipes import Recipe, RecipeError, UserError, load
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Recipe, RecipeError, load
 from grpo_utils.sandbox import SandboxUnavailable
 
 

@@ -1,29 +1,52 @@
-"""The text of a completion -> its parts: tagged sections and Python code.
+"""The text of a completion -> its parts: tagged sections, Python code, the final number.
 
-Plain string searches, linear in the length of the text: a completion is hostile input. Nothing here raises on
-any string, and nothing here judges whether an answer is right; that is what `rewards` and `sandbox` do.
+Everything here takes time linear in the length of the text: a completion is hostile input. Nothing raises on any
+string, and nothing judges whether an answer is right; that is what `rewards` and `sandbox` do.
 """
 
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 FENCE = "```"
+BARE_CODE = re.compile(r"\n(?=[acdfi@])(?:(?:async )?def |class |import |from |@\w)")
+BOXED = "\\boxed{"
+LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
+NUMBER = re.compile(
+    r"(?P<minus>(?<![\w.)\]}])[-\u2212])?\\?\$?"  # a sign, but not the minus of "10-7"; a dollar sign
+    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
+    r"(?:[eE](?P<exponent>[+-]?\d+))?(?:/(?P<divisor>\d+))?",
+    re.ASCII,
+)
+DIGIT = re.compile(r"[0-9]")
+WINDOW = 200  # characters that are searched for a number; no honest one is longer
 
 
 def extract_tag(text: str, tag: str) -> str | None:
-    """Returns what stands between the first `<tag>` and the next `</tag>`, stripped, or None without such a pair.
+    """Returns what stands in the first complete `<tag>...</tag>`, stripped, or None without one.
+
+    The opening tag may have attributes. Of nested sections the innermost counts, so an opening tag that is only
+    mentioned before the section does no harm. A section that is never closed is none.
 
     Example:
     ```python
-    >>> extract_tag("<thought>easy</thought><answer>42</answer>", "answer")
+    >>> extract_tag("<thought>Now the <answer>:</thought><answer unit='eggs'>42</answer>", "answer")
     '42'
     >>> extract_tag("<answer>never closed", "answer") is None
     True
 
     ```
     """
-    _, opened, rest = text.partition(f"<{tag}>")
-    inside, closed, _ = rest.partition(f"</{tag}>")
-    return inside.strip() if opened and closed else None
+    # re keeps the compiled pattern; the limit on attributes keeps a search through an open tag short
+    opening = re.compile(rf"<{re.escape(tag)}(?:\s[^<>]{{0,200}})?>")
+    first = opening.search(text)
+    if first is None:
+        return None
+    end = text.find(f"</{tag}>", first.end())
+    if end < 0:
+        return None
+    innermost = opening.match(text, text.rfind(f"<{tag}", first.start(), end)) or first
+    return text[innermost.end() : end].strip()
 
 
 def extract_fenced(text: str) -> str | None:
@@ -79,11 +102,112 @@ def extract_any_code(text: str, tag: str) -> str | None:
     if code is None:
         code = extract_fenced(text)
     if code is None:
-        lines = text.split("\n")
-        starts = (i for i, line in enumerate(lines) if line.startswith(("def ", "import ", "from ")))
-        first = next(starts, None)
-        code = None if first is None else "\n".join(lines[first:]).partition(f"</{tag}>")[0].rstrip()
+        bare = BARE_CODE.search(f"\n{text}")
+        code = None if bare is None else text[bare.start() :].partition(f"</{tag}>")[0].rstrip()
     return code
+
+
+def extract_final_number(text: str) -> Fraction | None:
+    """Returns the number that a text ends on, exactly, or None without one.
+
+    The last `\\boxed{}` with a number in it counts, else the last number of the text. A currency sign, thousands
+    separators, a percent sign, units and a full stop do not matter: 96% is 96, as the answers of GSM8K want it.
+    A number of more than 100 characters or an exponent beyond 99 is none.
+
+    Example:
+    ```python
+    >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "-3/4", "72 units", "1e3", "It is 42.")]
+    ['2469/2', '96', '-3/4', '72', '1000', '42']
+    >>> extract_final_number("so $x = \\\\boxed{\\\\frac{1}{2}}$, see page 7")
+    Fraction(1, 2)
+
+    ```
+    """
+    if text.isascii() and text.isdigit() and len(text) <= WINDOW // 2:  # most answers: no need to search
+        return Fraction(int(text))
+    boxed = text.rfind(BOXED)
+    if boxed >= 0:
+        number = _last_number(_braced(text[boxed + len(BOXED) :][:WINDOW]))
+        if number is not None:
+            return number
+    backwards = DIGIT.search(text[::-1])
+    if backwards is None:
+        return None
+    end = len(text) - backwards.start() + 1  # one character more: the brace that closes \frac{1}{2}
+    return _last_number(text[max(0, end - WINDOW) : end])
+
+
+def _braced(text: str) -> str:
+    """The text up to the brace that closes the one just opened, or all of it."""
+    depth = 1
+    for position, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[:position]
+    return text
+
+
+def _last_number(window: str) -> Fraction | None:
+    found = list(NUMBER.finditer(LATEX_FRACTION.sub(r"\1/\2", window)))
+    if not found:
+        return None
+    minus, digits, exponent, divisor = found[-1].group("minus", "digits", "exponent", "divisor")
+    if len(found[-1].group()) > WINDOW // 2 or abs(int(exponent or 0)) > 99 or int(divisor or 1) == 0:
+        return None
+    value = Fraction(digits.replace(",", "")) * Fraction(10) ** int(exponent or 0) / int(divisor or 1)
+    return -value if minus else value
+
+
+def extract_hash_answer(text: str) -> str | None:
+    """Returns the gold answer of a solution of GSM8K, without separators, or None: what follows the last `####`.
+
+    Cobbe et al. 2021, arXiv 2110.14168, write every solution so.
+
+    Example:
+    ```python
+    >>> extract_hash_answer("48 + 24 = <<48+24=72>>72 clips.\\n#### 1,072")
+    '1072'
+
+    ```
+    """
+    _, marked, answer = text.rpartition("####")
+    return answer.strip().replace(",", "").replace("$", "") if marked else None
+
+
+def extract_xml_answer(text: str) -> str:
+    """Returns what follows the last `<answer>`, up to the next `</answer>`, stripped: the walkthrough's own helper.
+
+    This and `extract_final_answer` are the helpers of a public GSM8K walkthrough, "LLM Reinforcement Learning with
+    GRPO" (March 2025), after Will Brown's `grpo_demo.py`; they are here so that its numbers can be compared. Without
+    an opening tag the text from its start is taken, without a closing one the text to its end: a completion that
+    never uses the tags, and is nothing but the number, counts as a correct answer. `extract_tag` is the mended variant.
+
+    Example:
+    ```python
+    >>> extract_xml_answer("<answer>41</answer> no, <answer>42</answer>"), extract_xml_answer("42")
+    ('42', '42')
+
+    ```
+    """
+    return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
+
+
+def extract_final_answer(text: str) -> str:
+    """Returns the digits of the first number in `extract_xml_answer`, without commas: the walkthrough's own helper.
+
+    It is "0" when there is no number, so an empty completion is right wherever the answer is 0. It drops signs and
+    everything behind a decimal point, and of "5 + 3 = 8" it takes the 5. `extract_final_number` of `extract_tag` is
+    the mended variant.
+
+    Example:
+    ```python
+    >>> [extract_final_answer(f"<answer>{text}</answer>") for text in ("$1,234.50", "-3/4", "5 + 3 = 8", "none")]
+    ['1234', '3', '5', '0']
+
+    ```
+    """
+    number = re.search(r"\d+(?:,\d+)*", extract_xml_answer(text))
+    return number.group().replace(",", "") if number else "0"
 
 
 def follows_format(text: str, tags: Sequence[str]) -> bool:

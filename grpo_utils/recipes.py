@@ -4,7 +4,6 @@ The `grpo` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and
 own names. They are passed on untouched; `training.check_arguments` compares them with the installed versions.
 """
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -12,12 +11,10 @@ from typing import Any, Literal, Self, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+from grpo_utils.errors import UserError, nearest
+
 Split = Literal["train", "validation", "test"]
 FOLDER = Path(__file__).parent / "recipes"
-
-
-class UserError(Exception):
-    """An error that the user can mend. Its text is one sentence that says what is wrong and what to do."""
 
 
 class RecipeError(UserError):
@@ -149,12 +146,6 @@ def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(settings, dict):
             raise RecipeError(f"Override {dotted!r} does not fit: {section!r} is a value, not a section.")
     settings[last] = value
-
-
-def nearest(wrong: str, valid: list[str]) -> str:
-    """Returns " (did you mean 'x'?)" with the most similar valid name, or "" when none is similar."""
-    match = difflib.get_close_matches(wrong, valid, n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""
 
 
 def _explain(error: ValidationError, path: Path) -> str:

@@ -23,7 +23,8 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from grpo_utils import commands, recipes, runs, tasks, training
-from grpo_utils.recipes import Recipe, UserError
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"

@@ -12,7 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Recipe, UserError
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Dataset, Prompt, Recipe, Split, UserError
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Dataset, Prompt, Recipe, Split
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("prompt", "train", "validation", "test")

@@ -22,8 +22,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import commands, evaluation, policy, results, rewards, runs, tasks
-from grpo_utils.recipes import Recipe, RecipeError, nearest
-from grpo_utils.sandbox import Sandbox
+from grpo_utils.errors import nearest
+from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.signal_guard import SignalGuard
 from grpo_utils.tasks import DataError, Task
 
 LogEntry = dict[str, Any]
@@ -66,6 +67,22 @@ def columns(batch: list[Task]) -> dict[str, list[Any]]:
         "setup": [task.test_setup_code for task in batch],
         "names": [task.function_names for task in batch],
     }
+
+
+def reward_functions(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[rewards.Reward], list[float]]:
+    """Returns the recipe's rewards with its settings bound, and their weights.
+
+    Args:
+        recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
+        stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
+    """
+    return rewards.build(
+        recipe.rewards,
+        tags=recipe.prompt.tags,
+        visible_asserts=recipe.prompt.visible_asserts,
+        max_completion_length=recipe.grpo["max_completion_length"],
+        stop_on_fault=stop_on_fault,
+    )
 
 
 def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
@@ -199,27 +216,26 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     base = policy.load(recipe.model)
-    with Sandbox() as sandbox:
-        functions, _ = rewards.build(recipe.rewards, recipe.prompt.tags, sandbox)
-        set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
-        trainer = GRPOTrainer(
-            model=base.model,
-            processing_class=base.tokenizer,
-            args=grpo_config(recipe, run),
-            train_dataset=training_set(recipe, run),
-            reward_funcs=functions,  # type: ignore[arg-type]
-            rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
-            peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-            callbacks=[TrainingLog(run / "training_log.jsonl", on_log)],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    functions, _ = reward_functions(recipe, stop_on_fault=True)
+    set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
+    trainer = GRPOTrainer(
+        model=base.model,
+        processing_class=base.tokenizer,
+        args=grpo_config(recipe, run),
+        train_dataset=training_set(recipe, run),
+        reward_funcs=functions,  # type: ignore[arg-type]
+        rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
+        peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
+        callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard()],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     return runs.checkpoints(run)
 
 
 def _refuse_other_origin(recipe: Recipe, path: Path, begun: bool) -> None:
     """Checkpoints made with other code or data are neither gone on with nor passed off as new."""
-    sources = runs.code_hash("extractors.py", "rewards.py", "tasks.py", "policy.py", "training.py", "sandbox")
+    sources = runs.code_hash("extractors.py", "rewards", "tasks.py", "policy.py", "training.py", "sandbox")
     origin = f"code {sources}\ndata {tasks.fingerprint(recipe)}\n"
     if not begun:
         runs.write(path, origin)

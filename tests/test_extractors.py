@@ -1,11 +1,29 @@
-"""Extractors: a table of completions, and properties that hold for any text."""
+"""Extractors: tables of completions, properties that hold for any text, and time on hostile text."""
+
+import json
+import re
+import time
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils.extractors import extract_any_code, extract_code, extract_fenced, extract_tag, follows_format
+from grpo_utils import extractors
+from grpo_utils.extractors import (
+    extract_any_code,
+    extract_code,
+    extract_fenced,
+    extract_final_answer,
+    extract_final_number,
+    extract_hash_answer,
+    extract_tag,
+    extract_xml_answer,
+    follows_format,
+)
 
+CORPUS = json.loads((Path(__file__).parent / "data" / "extractors.json").read_text())
 TAGS = ("thought", "answer")
 CODE = "def f():\n    return 1"
 
@@ -60,11 +78,72 @@ def test_format_is_every_tag_once_in_order_and_nothing_else(text, expected):
     assert follows_format(text, TAGS) is expected
 
 
-@given(st.text())
+@pytest.mark.parametrize(("tag", "text", "expected"), CORPUS["tags"])
+def test_a_tag_is_its_first_complete_section(tag, text, expected):
+    assert extract_tag(text, tag) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), CORPUS["final_numbers"])
+def test_the_final_number_is_exact_however_it_is_written(text, expected):
+    assert extract_final_number(text) == (None if expected is None else Fraction(expected))
+
+
+@pytest.mark.parametrize(("text", "xml_answer", "final_answer"), CORPUS["walkthrough"])
+def test_the_helpers_of_the_walkthrough_do_what_they_did(text, xml_answer, final_answer):
+    assert extract_xml_answer(text) == xml_answer
+    assert extract_final_answer(text) == final_answer
+
+
+@pytest.mark.parametrize(("solution", "expected"), CORPUS["hash_answers"])
+def test_the_gold_answer_of_gsm8k_stands_behind_the_last_hashes(solution, expected):
+    assert extract_hash_answer(solution) == expected
+
+
+PIECES = ["<answer>", "</answer>", "<answer ", ">", "<", "\\boxed{", "}", "\\frac{1}{2}", "```", "\n", "def f():"]
+PIECES += ["1", ",", ".", "/", "e", "-", "$", "%", "####", "9" * 300]
+ANY_TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
+ONE_TEXT = {
+    "extract_tag": lambda text: extract_tag(text, "answer"),
+    "extract_fenced": extract_fenced,
+    "extract_code": lambda text: extract_code(text, "answer"),
+    "extract_any_code": lambda text: extract_any_code(text, "answer"),
+    "extract_final_number": extract_final_number,
+    "extract_hash_answer": extract_hash_answer,
+    "extract_xml_answer": extract_xml_answer,
+    "extract_final_answer": extract_final_answer,
+    "follows_format": lambda text: follows_format(text, TAGS),
+}
+
+
+def test_every_extractor_is_tried_on_hostile_text():
+    public = {name for name, value in vars(extractors).items() if re.match("extract|follows", name) and callable(value)}
+    assert public == set(ONE_TEXT)
+
+
+@given(ANY_TEXT)
 def test_no_text_makes_an_extractor_raise(text):
-    extract_any_code(text, "answer")
-    extract_fenced(text)
-    follows_format(text, TAGS)
+    for extract in ONE_TEXT.values():
+        extract(text)
+
+
+@given(st.integers(-(10**12), 10**12), st.sampled_from(["{}", "${}", "{}%", "It is {}.", "{} units", "\\boxed{{{}}}"]))
+def test_an_integer_comes_back_from_any_way_to_write_it(value, way):
+    assert extract_final_number(way.format(value)) == value
+    assert extract_final_number(way.format(f"{value:,}")) == value
+
+
+@pytest.mark.parametrize(
+    "piece", [*PIECES, "1,", "1.", "1/", "1e", "(", " ", "\\boxed{1", "<answer a", "@a\n", "from "]
+)
+@pytest.mark.parametrize("name", ONE_TEXT)
+def test_a_megabyte_of_hostile_text_takes_less_than_50_ms(name, piece):
+    text = "<answer>" + piece * (1_000_000 // len(piece))
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        ONE_TEXT[name](text)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.05
 
 
 @given(st.text().filter(lambda text: "<" not in text))

@@ -1,53 +1,284 @@
-"""Rewards: what each must pay, for strings and for chat messages, and what the trainer gets on a fault."""
+"""Rewards: what each pays, for strings and chats, alone and in a batch; faults, pickling, speed, TRL's expectations."""
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trl.rewards.format_rewards import think_format_reward
+from trl.rewards.other_rewards import get_soft_overlong_punishment
 
-from grpo_utils import rewards, tasks
+from grpo_utils import recipes, rewards, training
+from grpo_utils.errors import UserError
+from grpo_utils.rewards import REGISTRY
+from grpo_utils.rewards import code as code_rewards
 from grpo_utils.sandbox import Verdict
-from grpo_utils.training import columns
 
-TAGS = ("thought", "answer")
-TASK = tasks.load("starter", "prompt")[0]
-GOOD = tasks.reference_answer(TASK, TAGS)
-
-
-def pay(name: str, texts: list, sandbox) -> list:
-    (function,), _ = rewards.build({name: 1.0}, TAGS, sandbox)
-    return function(texts, **columns([TASK] * len(texts)))
+CORPUS = json.loads((Path(__file__).parent / "data" / "rewards.json").read_text())
+NEEDS_SANDBOX = {name for name, table in CORPUS.items() if "asserts" in table["columns"]}
+RIGHT = "<thought>easy\n</thought>\n<answer>\n42\n</answer>"
 
 
-def test_tests_pay_only_for_code_in_the_tag_that_passes_every_assert(sandbox):
-    wrong = GOOD.replace("!=", "==")
-    cheat = "<thought>x</thought><answer>import sys; sys.exit(0)</answer>"
-    assert pay("tests", [GOOD, wrong, TASK.code, cheat, ""], sandbox) == [1.0, 0.0, 0.0, 0.0, 0.0]
+def pay(name: str, rows: list[dict], as_chat: bool = False) -> list:
+    """What a reward of the corpus pays for some of its rows, given to it together."""
+    table = CORPUS[name]
+    (function,), _ = rewards.build({name: 1.0}, **table.get("settings", {}))
+    completions = [row["completion"] for row in rows]
+    if as_chat:
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    columns = {key: [value] * len(rows) for key, value in table["columns"].items()}
+    columns["completion_ids"] = [[0] * row.get("ids", 0) for row in rows]
+    return function(completions, **columns)
 
 
-def test_strict_format_pays_over_many_lines_and_not_for_text_after_the_end(sandbox):
-    assert pay("strict_format", [GOOD, f"{GOOD}\nHope this helps!", TASK.code], sandbox) == [1.0, 0.0, 0.0]
+def test_every_reward_has_a_table():
+    assert set(CORPUS) == set(REGISTRY)
+    for name, table in CORPUS.items():
+        assert any("\n" in row["completion"] for row in table["rows"]), name
+        assert len({row["pays"] for row in table["rows"]}) > 1, name
 
 
-@pytest.mark.parametrize("name", sorted(rewards.REGISTRY))
-def test_a_chat_message_earns_what_the_same_string_earns(name, sandbox):
-    assert pay(name, [[{"role": "assistant", "content": GOOD}], GOOD], sandbox) == [1.0, 1.0]
+@pytest.mark.parametrize("as_chat", [False, True], ids=["strings", "chats"])
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_mixed_batch_earns_what_the_table_says(name, as_chat):
+    rows = CORPUS[name]["rows"]
+    assert pay(name, rows, as_chat) == pytest.approx([row["pays"] for row in rows])
 
 
-def test_a_fault_of_the_sandbox_is_raised_and_never_scored():
+@pytest.mark.parametrize("name", CORPUS)
+def test_valid_and_invalid_completions_earn_the_same_by_themselves(name):
+    if CORPUS[name].get("whole_batch_only"):
+        pytest.skip("this reward compares the completions of a prompt with each other")
+    for row in CORPUS[name]["rows"]:
+        assert pay(name, [row]) == pytest.approx([row["pays"]]), row
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_what_is_paid_stays_within_the_declared_range(name):
+    entry = REGISTRY[name]
+    assert all(entry.low <= each <= entry.high for each in pay(name, CORPUS[name]["rows"]))
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_configured_reward_can_be_pickled_and_keeps_its_name(name):
+    (function,), _ = rewards.build({name: 1.0}, tags=("think", "answer"), max_completion_length=100)
+    copy = pickle.loads(pickle.dumps(function))
+    assert copy.__name__ == name
+    assert repr(copy) == repr(function)  # the same function with the same settings
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_SANDBOX - {"defines_function"}))
+def test_a_fault_of_the_sandbox_is_none_or_stops_the_run_and_never_zero(name, monkeypatch):
     class Broken:
         def check_many(self, checks):
-            return [Verdict(status="infrastructure") for _ in checks]
+            return [Verdict("infrastructure", error_message="no space left") for _ in checks]
 
-    for name in ("tests", "runs"):
-        with pytest.raises(rewards.SandboxFault, match="run the same command again"):
-            pay(name, [GOOD], Broken())
+    monkeypatch.setattr(code_rewards, "shared", Broken)
+    columns = {key: [value] for key, value in CORPUS[name]["columns"].items()}
+    completion = f"<answer>def inc(n): return n + 1  # {name}</answer>"  # the last batch is kept, so take a new one
+    (function,), _ = rewards.build({name: 1.0})
+    assert function([completion], **columns) == [None]
+    (function,), _ = rewards.build({name: 1.0}, stop_on_fault=True)
+    with pytest.raises(rewards.SandboxFault, match=r"no space left.*run the same command again"):
+        function([completion], **columns)
+    monkeypatch.undo()
+    assert function([completion], **columns) == [1.0]  # the fault was not kept
 
 
-def test_an_unknown_reward_is_refused_by_name(sandbox):
-    with pytest.raises(ValueError, match="'tets'"):
-        rewards.build({"tets": 1.0}, TAGS, sandbox)
+def test_hidden_and_visible_tests_are_unknown_where_there_are_none():
+    table = CORPUS["hidden_tests"]
+    columns = {key: [value] for key, value in table["columns"].items()}
+    program = [table["rows"][0]["completion"]]
+    assert rewards.hidden_tests(program, visible_asserts=2, **columns) == [None]
+    assert rewards.visible_tests(program, visible_asserts=0, **columns) == [None]
 
 
-def test_runs_pays_for_code_that_answers_every_assert_right_or_wrong(sandbox):
-    wrong_value = GOOD.replace("!=", "==")
-    wrong_name = GOOD.replace("def remove_value", "def remove")
-    syntax = GOOD.replace("return", "retrun")
-    assert pay("runs", [GOOD, wrong_value, wrong_name, syntax, ""], sandbox) == [1.0, 1.0, 0.0, 0.0, 0.0]
+def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_grade_it(monkeypatch):
+    ran = []
+    shared = code_rewards.shared
+
+    class Counting:
+        def check_many(self, checks):
+            ran.extend(checks)
+            return shared().check_many(checks)
+
+    monkeypatch.setattr(code_rewards, "shared", Counting)
+    rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}] * 2
+    assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0, 1.0]] * 3
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize("name", ["hard_correctness", "soft_correctness", "numeric"])
+def test_a_missing_column_is_named(name):
+    with pytest.raises(UserError, match="needs the column 'answer', and the data set has gold"):
+        REGISTRY[name].function(["<answer>42</answer>"], gold=["42"])
+
+
+def test_a_gold_answer_without_a_number_is_unknown_as_in_trl():
+    assert rewards.soft_correctness([RIGHT], answer=["forty two"]) == [None]
+    assert rewards.cosine([RIGHT], max_completion_length=9, answer=["forty two"], completion_ids=[[1]]) == [None]
+
+
+def test_lengths_are_compared_within_a_prompt():
+    columns = {"answer": ["42"] * 4, "completion_ids": [[0] * n for n in (10, 20, 100, 200)]}
+    prompts = [[{"role": "user", "content": text}] for text in ("6 * 7?", "6 * 7?", "40 + 2?", "40 + 2?")]
+    assert rewards.length_penalty([RIGHT] * 4, prompts=prompts, **columns) == [0.5, -0.5, 0.5, -0.5]
+    assert rewards.length_penalty([RIGHT], answer=["42"], completion_ids=[[0] * 10]) == [0.0]
+
+
+# ------------------------------------------------------------------------------------------ the registry
+
+
+def test_an_unknown_reward_is_refused_with_the_nearest_name():
+    with pytest.raises(UserError, match=r"no reward 'tets' \(did you mean 'tests'\?\)"):
+        rewards.build({"tets": 1.0})
+
+
+def test_an_unknown_or_missing_setting_is_refused_by_name():
+    with pytest.raises(UserError, match=r"setting 'tag' \(did you mean 'tags'\?\)"):
+        rewards.build({"tests": 1.0}, tag=("a", "b"))
+    with pytest.raises(UserError, match="'overlong' needs the setting 'max_completion_length'"):
+        rewards.build({"overlong": 1.0})
+
+
+def test_a_reward_that_can_only_pay_one_number_is_refused():
+    with pytest.raises(ValueError, match="different numbers"):
+        rewards.reward(1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_rewards_of_every_recipe_can_be_built(name):
+    recipe = recipes.load(name)
+    functions, weights = training.reward_functions(recipe)
+    assert dict(zip([function.__name__ for function in functions], weights, strict=True)) == recipe.rewards
+
+
+# ------------------------------------------------------------- what TRL and open-r1 expect of their namesakes
+
+
+def chats(texts: list[str]) -> list[list[dict[str, str]]]:
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<b>"]), max_size=8).map("".join))
+def test_think_format_is_trls(text):
+    assert rewards.think_format([text]) == think_format_reward(chats([text]))
+
+
+@given(st.integers(4, 300), st.integers(0, 400))
+def test_overlong_is_trls(limit, length):
+    ids = [[0] * length]
+    theirs = get_soft_overlong_punishment(limit, limit // 4)(completion_ids=ids)
+    assert rewards.overlong([""], max_completion_length=limit, completion_ids=ids) == theirs
+
+
+@pytest.mark.parametrize(
+    ("length", "correct", "wrong"), [(0, 1.0, -1.0), (25, 0.92678, -0.92678), (75, 0.57322, -0.57322), (200, 0.5, -0.5)]
+)
+def test_cosine_pays_what_trls_tests_expect(length, correct, wrong):
+    both = [r"<answer>\boxed{\frac{1}{3}}</answer>", r"<answer>\boxed{\frac{1}{2}}</answer>"]
+    columns = {"answer": [r"\frac{1}{3}"] * 2, "completion_ids": [[1] * length] * 2}
+    assert rewards.cosine(both, max_completion_length=100, **columns) == pytest.approx([correct, wrong], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("boxed", "gold", "expected"),
+    [
+        (r"\frac{63}{400}", r"\frac{63}{400}", 1.0),
+        (r"\frac{63}{400}", "63/400", 1.0),
+        (r"\frac{64}{400}", r"\frac{63}{400}", 0.0),
+        ("3", "6", 0.0),
+        ("43", "Answer is forty three.", None),
+    ],
+)
+def test_soft_correctness_agrees_with_the_accuracy_reward_of_trl_and_open_r1(boxed, gold, expected):
+    assert rewards.soft_correctness([rf"<answer>\boxed{{{boxed}}}</answer>"], answer=[gold]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>Some reasoning</think><answer>The answer</answer>", 1.0),
+        ("<think>\n1. A scooter\n2. A bicycle\n</think>\n<answer>2</answer>", 1.0),
+        ("<think>Only thinking</think>", 0.0),
+        ("<answer>Only answer</answer>", 0.0),
+        ("No tags at all", 0.0),
+        ("<think>Missing closing</think><answer>Missing closing", 0.0),
+        ("<think>Wrong order</answer><answer>Wrong order</think>", 0.0),
+    ],
+)
+def test_strict_format_agrees_with_the_format_reward_of_open_r1(text, expected):
+    assert rewards.strict_format(chats([text]), tags=("think", "answer")) == [expected]
+
+
+# --------------------------------------------------------------------------------------------- speed, imports
+
+
+def milliseconds(work, *arguments) -> float:
+    """Processor time of the fastest of five runs: other programs on this machine do not count."""
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        work(*arguments)
+        took.append(time.process_time() - began)
+    return min(took) * 1000
+
+
+WITHOUT_SANDBOX = sorted(set(CORPUS) - NEEDS_SANDBOX | {"defines_function"})
+
+
+def batch_of(completions: list[str]) -> dict:
+    size = len(completions)
+    task = {"asserts": [["assert inc(1) == 2"]] * size, "names": [["inc"]] * size}
+    return {"answer": ["42"] * size, "completion_ids": [[0] * 60] * size, **task}
+
+
+def score(names: list[str], completions: list[str]) -> None:
+    settings = {"max_completion_length": 100}
+    functions, _ = rewards.build(dict.fromkeys(names, 1.0), **settings)
+    columns = batch_of(completions)
+    for function in functions:
+        own = columns if function.__name__ == "defines_function" else {**columns, "names": None}
+        if "correctness" in function.__name__ or function.__name__ in ("cosine", "length_penalty", "numeric"):
+            own = {key: columns[key] for key in ("answer", "completion_ids")}
+        function(completions, **own)
+
+
+def test_512_completions_take_less_than_20_ms_with_all_rewards_but_the_sandbox():
+    completions = [RIGHT.replace("easy", f"{i} " * 30) for i in range(512)]
+    assert milliseconds(score, WITHOUT_SANDBOX, completions) < 20
+
+
+HOSTILE = {
+    "opening tags": "<answer>" * 125_000,
+    "tags with attributes": "<answer " * 125_000,
+    "one long attribute": "<answer " + "a" * 1_000_000,
+    "digits in a tag": f"<answer>{'9' * 1_000_000}</answer>",
+    "numbers in a tag": f"<answer>{'1,' * 500_000}</answer>",
+    "line breaks in a tag": "<answer>" + "\n" * 1_000_000 + "</answer>",
+    "definitions": f"<answer>{'def inc ' * 125_000}</answer>",
+    "boxes": "<answer>" + "\\boxed{" * 140_000 + "</answer>",
+    "think": "<think>" * 70_000 + "</think>" * 60_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_completion_of_a_megabyte_takes_less_than_50_ms(text):
+    for name in WITHOUT_SANDBOX:
+        assert milliseconds(score, [name], [text]) < 50, name
+
+
+def test_rewards_are_imported_without_torch_in_less_than_300_ms():
+    program = (
+        "import sys, time; began = time.process_time(); import grpo_utils.rewards; "
+        "print(time.process_time() - began, [name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    assert {heavy for _, heavy in runs} == {"[]"}
+    assert min(float(seconds) for seconds, _ in runs) < 0.3

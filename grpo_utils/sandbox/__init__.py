@@ -21,7 +21,7 @@ Linux on x86-64 or aarch64 only; the standard library only; nothing here imports
 """
 
 from .human_eval import from_human_eval
-from .pool import Sandbox, SandboxUnavailable, capabilities, run_tests
+from .pool import Sandbox, SandboxUnavailable, capabilities, run_tests, shared
 from .verdict import Check, Layer, Status, Verdict
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "capabilities",
     "from_human_eval",
     "run_tests",
+    "shared",
 ]

@@ -285,15 +285,11 @@ if sys.platform == "linux":
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def run_tests(
-    code: str, tests: Sequence[str], *, names: Sequence[str] = (), setup: str = "", timeout: float | None = None
-) -> Verdict:
-    """Run one candidate in a sandbox that is made at the first call and closed when Python exits.
-
-    The arguments are those of `Check`.
+def shared() -> Sandbox:
+    """The sandbox of this process: made at the first call, closed when Python exits.
 
     Example:
-        >>> run_tests("def add(a, b): return a + b", ["assert add(1, 2) == 3"]).ok
+        >>> shared() is shared()
         True
     """
     global _default
@@ -301,4 +297,16 @@ def run_tests(
         if _default is None:
             _default = Sandbox()
             atexit.register(_default.close)
-    return _default.check(code, tests, names=names, setup=setup, timeout=timeout)
+    return _default
+
+
+def run_tests(
+    code: str, tests: Sequence[str], *, names: Sequence[str] = (), setup: str = "", timeout: float | None = None
+) -> Verdict:
+    """Run one candidate in the `shared` sandbox; the arguments are those of `Check`.
+
+    Example:
+        >>> run_tests("def add(a, b): return a + b", ["assert add(1, 2) == 3"]).ok
+        True
+    """
+    return shared().check(code, tests, names=names, setup=setup, timeout=timeout)

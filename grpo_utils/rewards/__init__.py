@@ -1,0 +1,68 @@
+"""Completions -> rewards, with the signature that TRL's GRPOTrainer calls.
+
+>>> from grpo_utils import rewards
+>>> functions, weights = rewards.build({"tests": 1.0, "strict_format": 0.25}, tags=("thought", "answer"))
+>>> [function.__name__ for function in functions], weights
+(['tests', 'strict_format'], [1.0, 0.25])
+
+A reward is a function `reward(completions, **columns) -> list[float | None]`: one number per completion, where
+`columns` holds the columns of the data set as lists of the same length, and what the trainer knows besides
+(`prompts`, `completion_ids`). A completion is a string or a list of chat messages. What stands behind a `*` in a
+reward's signature are its settings; `build` binds those that it is given with `functools.partial`, so that a
+configured reward can still be pickled and keeps its name. None means "not known": a fault of the sandbox, an
+unreadable gold answer.
+
+`registry` has the decorator that makes a function a reward; `code`, `maths`, `format` and `length` hold the rewards. A
+reward of your own can stand in any of them. Nothing here imports torch, transformers or TRL before a reward is called.
+
+What they do not do: weigh each other (TRL does, with the weights), or tell whether reasoning is sound.
+"""
+
+from .code import (
+    SandboxFault,
+    defines_function,
+    error_graded,
+    hidden_tests,
+    judge,
+    runs,
+    tests,
+    tests_graded,
+    visible_tests,
+)
+from .format import soft_format, strict_format, tag_count, think_format
+from .length import cosine, length_penalty, overlong, truncated
+from .maths import hard_correctness, integer, numeric, soft_correctness
+from .registry import REGISTRY, Completion, Registered, Reward, build, column, reward, text_of, texts
+
+__all__ = [
+    "REGISTRY",
+    "Completion",
+    "Registered",
+    "Reward",
+    "SandboxFault",
+    "build",
+    "column",
+    "cosine",
+    "defines_function",
+    "error_graded",
+    "hard_correctness",
+    "hidden_tests",
+    "integer",
+    "judge",
+    "length_penalty",
+    "numeric",
+    "overlong",
+    "reward",
+    "runs",
+    "soft_correctness",
+    "soft_format",
+    "strict_format",
+    "tag_count",
+    "tests",
+    "tests_graded",
+    "text_of",
+    "texts",
+    "think_format",
+    "truncated",
+    "visible_tests",
+]

@@ -1,0 +1,227 @@
+"""Rewards for programs, all by the sandbox's verdict on the code inside the last tag.
+
+They read the columns `asserts`, `setup` and `names` (see `training.columns`). A program of a batch is run once, however
+often it comes and however many of these rewards a recipe names: each only grades the verdicts in its own way.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from grpo_utils.errors import UserError
+from grpo_utils.extractors import extract_code
+from grpo_utils.sandbox import Check, Sandbox, Verdict, shared
+
+from .registry import NOTHING, TAGS, Completion, column, reward, texts
+
+NO_CODE = Verdict("error", error_type="NoCode")
+
+
+class SandboxFault(UserError):
+    """The sandbox itself failed; nothing is known about the candidate."""
+
+
+def judge(checks: Sequence[Check], sandbox: Sandbox) -> list[Verdict]:
+    """Returns the verdicts on candidates.
+
+    Raises:
+        SandboxFault: the sandbox itself failed, so nothing is known about some candidate.
+    """
+    return _without_faults(sandbox.check_many(checks))
+
+
+def _without_faults(verdicts: list[Verdict]) -> list[Verdict]:
+    for verdict in verdicts:
+        if verdict.status == "infrastructure":
+            raise SandboxFault(f"The sandbox failed ({verdict.error_message}); run the same command again to go on.")
+    return verdicts
+
+
+@lru_cache(maxsize=1)
+def _verdicts(checks: tuple[Check, ...]) -> list[Verdict]:
+    """The verdicts on the last batch are kept, for the other rewards that grade the same one."""
+    return shared().check_many(checks)
+
+
+def by_verdict(grade: Callable[[Verdict, int], float | None]) -> Callable[..., list[float | None]]:
+    """Makes a reward of a rule that grades one verdict.
+
+    Args:
+        grade: gets the verdict and the number of asserts that the prompt showed, and returns the reward.
+
+    Returns:
+        A reward with the settings `tags`, `visible_asserts` and `stop_on_fault`. When the sandbox itself fails it pays
+        None, or raises SandboxFault if `stop_on_fault` is set. A trainer wants that: TRL takes None for "not
+        known", but adds it up as 0 when another reward knows the sample.
+    """
+
+    @functools.wraps(grade)
+    def graded(
+        completions: Sequence[Completion],
+        *,
+        tags: Sequence[str] = TAGS,
+        visible_asserts: int = 1,
+        stop_on_fault: bool = False,
+        **columns: Any,
+    ) -> list[float | None]:
+        codes = [extract_code(text, tags[-1]) for text in texts(completions)]
+        rows = zip(codes, column(columns, "asserts"), column(columns, "setup"), column(columns, "names"), strict=True)
+        checks = [
+            None if code is None else Check(code, tuple(asserts), tuple(names), setup)
+            for code, asserts, setup, names in rows
+        ]
+        distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
+        verdicts = _verdicts(distinct)
+        if any(verdict.status == "infrastructure" for verdict in verdicts):
+            _verdicts.cache_clear()
+            if stop_on_fault:
+                _without_faults(verdicts)
+        found = dict(zip(distinct, verdicts, strict=True))
+        every = [NO_CODE if check is None else found[check] for check in checks]
+        return [None if one.status == "infrastructure" else grade(one, visible_asserts) for one in every]
+
+    return graded
+
+
+@reward(0.0, 1.0, NOTHING)
+@by_verdict
+def tests(verdict: Verdict, shown: int) -> float:
+    """1 when the code passes every assert of the task, shown and hidden, else 0.
+
+    open-r1's `code_reward` pays the share of test cases that pass; that is `tests_graded`.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+    >>> tests(["<answer>def inc(n): return n + 1</answer>"], **task)
+    [1.0]
+
+    ```
+    """
+    return float(verdict.ok)
+
+
+@reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 0.99)})
+@by_verdict
+def tests_graded(verdict: Verdict, shown: int) -> float:
+    """The share of the task's asserts that hold.
+
+    It gives a signal where no program passes everything, and pays for special cases: watch `hidden_tests` beside it.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+    >>> tests_graded(["<answer>def inc(n): return 2</answer>"], **task)
+    [0.5]
+
+    ```
+    """
+    return verdict.passed / verdict.total if verdict.total else 0.0
+
+
+@reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 1.0)})
+@by_verdict
+def runs(verdict: Verdict, shown: int) -> float:
+    """1 when every assert gets an answer, right or wrong, from the code, else 0.
+
+    A step towards `tests` for a policy that still misnames functions or breaks the syntax: in a group in which no
+    program passes, it tells those that run from those that do not.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "setup": [""] * 2, "names": [["inc"]] * 2}
+    >>> runs(["<answer>def inc(n): return 0</answer>", "<answer>def inc(n): return m</answer>"], **task)
+    [1.0, 0.0]
+
+    ```
+    """
+    return float(bool(verdict.outcomes) and set(verdict.outcomes) <= {"passed", "failed"})
+
+
+@reward(0.0, 1.0, {**NOTHING, "format_only": (0.0, 0.25), "wrong": (0.0, 0.5)})
+@by_verdict
+def error_graded(verdict: Verdict, shown: int) -> float:
+    """How far the code came: 0 no code or no Python, 0.125 a name or module is missing, 0.25 another exception, a time
+    limit or a crash, 0.5 a wrong answer, 1 all asserts hold.
+
+    The first assert that does not hold decides. The steps are powers of two, so that sums of them are exact.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2"]] * 4, "setup": [""] * 4, "names": [["inc"]] * 4}
+    >>> bodies = ["retrun n", "return m", "return n / 0", "return n"]
+    >>> error_graded([f"<answer>def inc(n): {body}</answer>" for body in bodies], **task)
+    [0.0, 0.125, 0.25, 0.5]
+
+    ```
+    """
+    if verdict.ok:
+        return 1.0
+    if not verdict.outcomes or verdict.error_type in ("SyntaxError", "IndentationError", "TabError"):
+        return 0.0
+    if verdict.error_type in ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError"):
+        return 0.125
+    return 0.5 if verdict.status == "failed" else 0.25
+
+
+@reward(0.0, 1.0, NOTHING)
+@by_verdict
+def visible_tests(verdict: Verdict, shown: int) -> float | None:
+    """1 when the code passes the asserts that the prompt showed, else 0; None when it showed none.
+
+    A program fitted to those asserts earns it too, so it is for comparison with `hidden_tests`, not for training alone.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+    >>> fitted = ["<answer>def inc(n): return 2</answer>"]
+    >>> visible_tests(fitted, visible_asserts=1, **task), hidden_tests(fitted, visible_asserts=1, **task)
+    ([1.0], [0.0])
+
+    ```
+    """
+    return _all_passed(verdict, slice(None, shown)) if shown else None
+
+
+@reward(0.0, 1.0, NOTHING)
+@by_verdict
+def hidden_tests(verdict: Verdict, shown: int) -> float | None:
+    """1 when the code passes the asserts that the prompt did not show, else 0; None when it showed them all.
+
+    Example: see `visible_tests`.
+    """
+    return None if verdict.outcomes and len(verdict.outcomes) <= shown else _all_passed(verdict, slice(shown, None))
+
+
+def _all_passed(verdict: Verdict, part: slice) -> float:
+    outcomes = verdict.outcomes[part]
+    return float(bool(outcomes) and set(outcomes) == {"passed"})
+
+
+@reward(0.0, 1.0, {**NOTHING, "wrong": 1.0})
+def defines_function(
+    completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
+) -> list[float | None]:
+    """1 when the code inside the last tag defines the function or class that the first assert calls, else 0.
+
+    It looks for a line that begins with `def name(` and runs nothing; code that is no Python can earn it. (To parse a
+    hostile program in the process of the trainer could crash it.) Needs the columns `asserts` and `names`.
+
+    Example:
+    ```python
+    >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "names": [["inc"]] * 2}
+    >>> defines_function(["<answer>def inc(n): return n</answer>", "<answer>def add(n): return n</answer>"], **task)
+    [1.0, 0.0]
+
+    ```
+    """
+    rows = zip(texts(completions), column(columns, "asserts"), column(columns, "names"), strict=True)
+    found = []
+    for text, asserts, names in rows:
+        called = next((name for name in names if re.search(rf"\b{re.escape(name)}\b", asserts[0])), None)
+        code = extract_code(text, tags[-1])
+        definition = rf"^(?:async +)?(?:def|class) +{re.escape(called or '')}\b"
+        found.append(float(bool(called and code and re.search(definition, code, re.MULTILINE))))
+    return found

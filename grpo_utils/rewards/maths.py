@@ -1,0 +1,118 @@
+"""Rewards for answers that are a number, read from the last tag and compared with the column `answer`.
+
+TRL's and open-r1's `accuracy_reward` compare LaTeX expressions with math-verify anywhere in the text, and read the
+column `solution`. These compare numbers alone, exactly and without a dependency; algebra (`x^2 + 1`) is beyond them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from grpo_utils.extractors import extract_final_number, extract_tag
+
+from .registry import NOTHING, TAGS, Completion, column, reward, texts
+
+INTEGER = re.compile(r"[+-]?[0-9]+|[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
+gold_number = lru_cache(maxsize=4096)(extract_final_number)  # a group shares its gold answer
+
+
+def _compare(
+    completions: Sequence[Completion],
+    answers: Sequence[str],
+    tag: str,
+    equal: Callable[[Fraction, Fraction], bool],
+) -> list[float | None]:
+    """1 or 0 for each pair of the number in the tag and the gold number; None where the gold answer has no number."""
+    rewards: list[float | None] = []
+    for text, answer in zip(texts(completions), answers, strict=True):
+        gold, tagged = gold_number(answer), extract_tag(text, tag)
+        number = None if tagged is None else extract_final_number(tagged)
+        rewards.append(None if gold is None else float(number is not None and equal(number, gold)))
+    return rewards
+
+
+@reward(0.0, 1.0, NOTHING)
+def hard_correctness(
+    completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
+) -> list[float | None]:
+    """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0.
+
+    The walkthrough of `extract_xml_answer` has a reward of that name; it also pays for the bare number without tags.
+
+    Example:
+    ```python
+    >>> hard_correctness(["<answer>\\n42\\n</answer>", "<answer>$42</answer>", "42"], answer=["42"] * 3)
+    [1.0, 0.0, 0.0]
+
+    ```
+    """
+    rows = zip(texts(completions), column(columns, "answer"), strict=True)
+    return [float(extract_tag(text, tags[-1]) == answer.strip()) for text, answer in rows]
+
+
+@reward(0.0, 1.0, NOTHING)
+def soft_correctness(
+    completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
+) -> list[float | None]:
+    """1 when the final number in the last tag equals the gold number exactly, however either is written, else 0.
+
+    None where the gold answer has no number, as in TRL's `accuracy_reward`; open-r1 pays 1 there. The walkthrough's
+    `soft_correctness_reward_func` takes the first number, without sign and decimals, and 0 for no number at all.
+
+    Example:
+    ```python
+    >>> texts = ["<answer>$42.00</answer>", "<answer>6 * 7 = 42 eggs.</answer>", "<answer>-42</answer>"]
+    >>> soft_correctness(texts, answer=["42"] * 3)
+    [1.0, 1.0, 0.0]
+
+    ```
+    """
+    return _compare(completions, column(columns, "answer"), tags[-1], lambda number, gold: number == gold)
+
+
+@reward(0.0, 1.0, NOTHING)
+def numeric(
+    completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, tolerance: float = 1e-4, **columns: Any
+) -> list[float | None]:
+    """1 when the final number in the last tag is the gold number up to a share of it, else 0.
+
+    For measured or rounded answers. Where answers are large integers, 10,001 is not 10,000: take `soft_correctness`.
+
+    Args:
+        completions: strings or chats.
+        tags: names of the sections; the last one holds the answer.
+        tolerance: largest difference, as a share of the larger number; near 0 also the largest difference itself.
+        columns: `answer`, the gold number as text; None is paid where it has no number.
+
+    Example:
+    ```python
+    >>> numeric(["<answer>0.3333</answer>", "<answer>0.3</answer>"], answer=["1/3"] * 2)
+    [1.0, 0.0]
+
+    ```
+    """
+
+    def close(number: Fraction, gold: Fraction) -> bool:
+        return math.isclose(number, gold, rel_tol=tolerance, abs_tol=tolerance)
+
+    return _compare(completions, column(columns, "answer"), tags[-1], close)
+
+
+@reward(0.0, 1.0, {**NOTHING, "wrong": 1.0})
+def integer(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any) -> list[float | None]:
+    """1 when the last tag holds an integer and nothing else but white space, right or wrong, else 0.
+
+    Only for data whose answers are integers, as GSM8K's. The walkthrough's `int_reward_func` pays for the bare number
+    without tags and for digits of any script, and not for a sign or thousands separators.
+
+    Example:
+    ```python
+    >>> integer(["<answer>-1,234</answer>", "<answer>42 eggs</answer>", "42"])
+    [1.0, 0.0, 0.0]
+
+    ```
+    """
+    return [float(INTEGER.fullmatch(extract_tag(text, tags[-1]) or "") is not None) for text in texts(completions)]

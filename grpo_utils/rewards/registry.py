@@ -1,0 +1,174 @@
+"""What a reward is, how it gets a name that recipes can use, and how names become what TRL calls."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from grpo_utils.errors import UserError, nearest
+
+Completion = str | list[dict[str, str]]
+TAGS = ("thought", "answer")  # the sections of a completion, unless the recipe names others
+
+Pay = float | tuple[float, float]
+NOTHING: Mapping[str, Pay] = dict.fromkeys(("empty", "echo", "format_only", "wrong", "truncated"), 0.0)
+"""What most rewards pay for completions that earn nothing; the kinds are those of `audit`."""
+
+
+class Reward(Protocol):
+    """What TRL calls: completions and data set columns in, one number or None per completion out."""
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]: ...
+
+    @property
+    def __name__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A reward that recipes can name.
+
+    Attributes:
+        function: the reward, its settings not yet bound.
+        low: the least that it pays.
+        high: the most that it pays.
+        pays: what `audit` must find it paying, a number or a closed interval, by kind of completion. The gold answer
+            must earn `high` where "gold" is not listed; a kind that is not listed may earn anything.
+        settings: names of its settings; those that map to True must be given.
+    """
+
+    function: Callable[..., list[float | None]]
+    low: float
+    high: float
+    pays: Mapping[str, Pay]
+    settings: Mapping[str, bool]
+
+
+REGISTRY: dict[str, Registered] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reward(low: float, high: float, pays: Mapping[str, Pay] | None = None) -> Callable[[F], F]:
+    """Makes a function known to recipes under its own name. Use it as a decorator.
+
+    Args:
+        low: the least that the reward pays.
+        high: the most that it pays.
+        pays: see `Registered`.
+
+    Raises:
+        ValueError: `low` is not below `high`: a reward that pays the same for everything teaches nothing.
+
+    Example:
+    ```python
+    >>> @reward(0.0, 1.0)
+    ... def short(completions, *, limit=200, **columns):
+    ...     return [float(len(text) < limit) for text in texts(completions)]
+    >>> (function,), weights = build({"short": 0.5}, limit=6)
+    >>> function(["brief", "not so brief"]), weights
+    ([1.0, 0.0], [0.5])
+    >>> del REGISTRY["short"]
+
+    ```
+    """
+    if not low < high:
+        raise ValueError(f"A reward must be able to pay different numbers, not {low} to {high}.")
+
+    def register(function: F) -> F:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+        settings = {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
+        REGISTRY[function.__name__] = Registered(function, low, high, pays or {}, settings)
+        return function
+
+    return register
+
+
+def registered(name: str) -> Registered:
+    """Returns a reward by its name.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in REGISTRY:
+        raise UserError(
+            f"There is no reward {name!r}{nearest(name, REGISTRY)}; rewards: {', '.join(sorted(REGISTRY))}."
+        )
+    return REGISTRY[name]
+
+
+def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], list[float]]:
+    """Returns the rewards that a recipe names, and their weights for TRL's `reward_weights`.
+
+    Args:
+        weights: name of a registered reward -> weight.
+        settings: values such as `tags=("thought", "answer")`; each reward gets those that it declares.
+
+    Returns:
+        Functions with TRL's signature, which can be pickled, and one weight for each.
+
+    Raises:
+        UserError: a name is not registered, a reward lacks a setting, or no reward has a setting of that name.
+
+    Example:
+    ```python
+    >>> (truncated,), _ = build({"truncated": 0.5}, max_completion_length=3)
+    >>> truncated(["cut", "ok"], completion_ids=[[1, 2, 3], [1, 2]])
+    [-1.0, 0.0]
+
+    ```
+    """
+    known = {name for entry in REGISTRY.values() for name in entry.settings}
+    for name in settings:
+        if name in known:
+            continue
+        raise UserError(
+            f"No reward has a setting {name!r}{nearest(name, known)}; settings: {', '.join(sorted(known))}."
+        )
+    functions: list[Reward] = []
+    for name in weights:
+        entry = registered(name)
+        for setting, required in entry.settings.items():
+            if required and setting not in settings:
+                raise UserError(f"The reward {name!r} needs the setting {setting!r}; give it to `build`.")
+        bound = functools.partial(entry.function, **{key: settings[key] for key in entry.settings if key in settings})
+        bound.__name__ = name  # type: ignore[attr-defined], TRL unwraps a partial to find its name, others may not
+        functions.append(cast(Reward, bound))
+    return functions, list(weights.values())
+
+
+def text_of(completion: Completion) -> str:
+    """Returns the text of a completion that is a string or a list of chat messages.
+
+    Example:
+    ```python
+    >>> text_of([{"role": "assistant", "content": "hello"}])
+    'hello'
+
+    ```
+    """
+    return completion if isinstance(completion, str) else completion[-1]["content"]
+
+
+def texts(completions: Iterable[Completion]) -> list[str]:
+    """Returns the texts of completions, see `text_of`."""
+    return [text_of(completion) for completion in completions]
+
+
+def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Returns the values of a column that a reward needs, one per completion.
+
+    Raises:
+        UserError: the data set has no such column.
+
+    Example:
+    ```python
+    >>> column({"answer": ["42"]}, "answer")
+    ['42']
+
+    ```
+    """
+    if name not in columns:
+        there = ", ".join(sorted(columns)) or "none"
+        raise UserError(f"A reward of this recipe needs the column {name!r}, and the data set has {there}.")
+    return columns[name]

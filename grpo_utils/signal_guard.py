@@ -1,0 +1,174 @@
+"""Watches a run's log for the ways in which the signal of GRPO dies, and names the likely cause.
+
+A dead run looks like a live one: the loss of GRPO is near zero in both, and steps go by. Each rule below looks at the
+last entries of what TRL's GRPOTrainer logs, warns once, and says which setting to change. The thresholds are rules of
+thumb from public failures, set so that a healthy run passes; a warning is a reason to look, not a verdict.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from transformers import TrainerCallback
+
+Entry = dict[str, Any]
+SAME = 1e-6  # a standard deviation that is rounding
+
+
+class SignalWarning(UserWarning):
+    """The training signal is dead or dying."""
+
+
+class SignalGuard(TrainerCallback):
+    """Warns once per rule when the log of a GRPO run shows a known disease, and can stop the run.
+
+    Args:
+        window: number of log entries that a rule looks at; none fires before there are as many.
+        stop: end the training at the first warning.
+
+    Example:
+    ```python
+    >>> guard = SignalGuard(window=2)
+    >>> [guard.watch({"reward": 0.0, "frac_reward_zero_std": share}) for share in (0.5, 0.6)]
+    [[], []]
+    >>> guard.watch({"reward": 0.0, "frac_reward_zero_std": 1.0})[0]
+    'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
+
+    ```
+    """
+
+    def __init__(self, window: int = 10, stop: bool = False) -> None:
+        self.window = window
+        self.stop = stop
+        self.log: list[Entry] = []
+        self.weights: Sequence[float] | None = None
+        self.fired: set[str] = set()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.weights = args.reward_weights
+        for entry in state.log_history:  # of a run that is resumed, what it has logged and been warned of before
+            self.watch(entry)
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for message in self.watch(kwargs["logs"]):
+            warnings.warn(f"Step {state.global_step}: {message}", SignalWarning, stacklevel=2)
+            control.should_training_stop |= self.stop
+
+    def watch(self, entry: Entry) -> list[str]:
+        """Takes one entry of the log and returns what is newly wrong, one sentence or two for each rule.
+
+        An entry without a reward, such as the summary at the end, is passed over.
+        """
+        if entry.get("reward") is None:
+            return []
+        self.log.append(entry)
+        if len(self.log) < self.window:
+            return []
+        found = {name: rule(self) for name, rule in RULES.items() if name not in self.fired}
+        self.fired |= {name for name, message in found.items() if message}
+        return [message for message in found.values() if message]
+
+    def mean(self, key: str, first: bool = False) -> float | None:
+        """Returns the mean of a value over the last (or first) entries, or None when one of them lacks it."""
+        part = self.log[: self.window] if first else self.log[-self.window :]
+        values = [entry.get(key) for entry in part]
+        return None if any(value is None for value in values) else fmean(values)  # type: ignore[arg-type]
+
+    def reward_names(self) -> list[str]:
+        """Returns the names of the rewards in the order in which the trainer has them."""
+        return [key.split("/")[1] for key in self.log[0] if key.startswith("rewards/") and key.endswith("/mean")]
+
+
+def equal_groups(guard: SignalGuard) -> str | None:
+    """Most groups have no spread, so no advantage and no gradient (DAPO, arXiv 2503.14476, section 3.2)."""
+    share = guard.mean("frac_reward_zero_std")
+    if share is None or share < 0.8:
+        return None
+    return (
+        f"In {share:.0%} of the groups of the last {guard.window} log entries all completions earned the same: they "
+        "teach nothing. Filter tasks that are always or never solved (dataset.pass_rate, dataset.max_branches), raise "
+        "grpo.temperature or grpo.num_generations, or add a graded reward."
+    )
+
+
+def dead_reward(guard: SignalGuard) -> str | None:
+    """A reward has paid the same for every completion since the start; one that got there later is only satisfied."""
+    for name in guard.reward_names():
+        spreads = [entry.get(f"rewards/{name}/std") for entry in guard.log]
+        if all(spread is not None and spread <= SAME for spread in spreads):
+            return (
+                f"The reward {name!r} has paid {guard.mean(f'rewards/{name}/mean'):g} for every completion so far: it "
+                "never fires, or always. Run the audit of notebook 01 and look at some completions; else take it out."
+            )
+    return None
+
+
+def cancelling_rewards(guard: SignalGuard) -> str | None:
+    """Several rewards vary and their weighted sum does not."""
+    names, total = guard.reward_names(), guard.mean("reward_std")
+    weights = guard.weights or [1.0] * len(names)
+    spreads = [guard.mean(f"rewards/{name}/std") or 0.0 for name in names]
+    parts = {n: abs(w) * s for n, w, s in zip(names, weights, spreads, strict=True) if abs(w) * s > SAME}
+    if total is None or len(parts) < 2 or total > 0.1 * max(parts.values()):
+        return None
+    return (
+        f"The rewards {', '.join(map(repr, parts))} vary, and their weighted sum hardly does (standard deviation "
+        f"{total:.2g}): they cancel. Change the signs or sizes in the recipe's rewards block."
+    )
+
+
+def cut_off(guard: SignalGuard) -> str | None:
+    """Most completions end at the limit, so they never finish an answer (trl issue 5697)."""
+    share = guard.mean("completions/clipped_ratio")
+    if share is None or share < 0.5:
+        return None
+    return (
+        f"{share:.0%} of the last completions were cut off at the limit of tokens and miss what comes at the end. "
+        "Raise grpo.max_completion_length (notebook 01 shows how long answers are), or check that the tokenizer's EOS "
+        "token is the one that ends a turn of this model's chat template."
+    )
+
+
+def length_drift(guard: SignalGuard) -> str | None:
+    """Completions have become twice or half as long, and the reward is no better for it."""
+    before, after = (guard.mean("completions/mean_length", first) for first in (True, False))
+    if before is None or after is None or 0.5 * before < after < 2 * before:
+        return None
+    if guard.mean("reward", first=False) > guard.mean("reward", first=True):  # type: ignore[operator]
+        return None
+    grown = after > before
+    remedy = "add length_penalty or overlong to the rewards" if grown else "lower the weight of rewards for shortness"
+    return (
+        f"Completions went from {before:.0f} to {after:.0f} tokens and the reward did not rise: look for "
+        f"{'padding' if grown else 'empty answers'} in the logged completions; {remedy}, and try "
+        "grpo.loss_type dr_grpo, which does not divide by a completion's length."
+    )
+
+
+def kl_jump(guard: SignalGuard) -> str | None:
+    """The policy has left its start in one leap."""
+    values = [entry["kl"] for entry in guard.log[-guard.window :] if entry.get("kl") is not None]
+    if len(values) < guard.window or values[-1] <= max(0.1, 10 * median(values[:-1])):
+        return None
+    return (
+        f"The KL divergence to the base jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a "
+        "step was too large. Lower grpo.learning_rate or grpo.max_grad_norm, raise grpo.beta, or go back a checkpoint."
+    )
+
+
+def entropy_collapse(guard: SignalGuard) -> str | None:
+    """The policy writes nearly the same completion every time (Cui et al. 2025, arXiv 2505.22617)."""
+    before, after = (guard.mean("entropy", first) for first in (True, False))
+    if before is None or after is None or after >= 0.2 * before:
+        return None
+    return (
+        f"The entropy fell from {before:.2g} to {after:.2g} nats per token: completions of a group are nearly equal. "
+        "Raise grpo.temperature, lower grpo.learning_rate, set grpo.epsilon_high (0.28 in DAPO), or stop earlier."
+    )
+
+
+RULES: dict[str, Callable[[SignalGuard], str | None]] = {
+    rule.__name__: rule
+    for rule in (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse)
+}

@@ -1,0 +1,165 @@
+"""The audit: every reward passes on the data sets that are here, and each planted defect is named."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from grpo_utils import audit, recipes, rewards, tasks
+from grpo_utils.audit import AuditError, Example
+from grpo_utils.errors import UserError
+from grpo_utils.extractors import extract_hash_answer, extract_tag
+from grpo_utils.rewards import REGISTRY, reward, texts
+from grpo_utils.training import columns
+
+TAGS = ("thought", "answer")
+MATHS = {"hard_correctness", "soft_correctness", "numeric", "integer"}
+LIMIT = 8000  # in bytes, with which the audit counts where it has no tokenizer
+DATA = os.environ.get("GRPO_DATA_DIR")
+
+
+def report_on(names: set[str], examples: list[Example], tags=TAGS, weights=None) -> audit.Audit:
+    settings = {"tags": tags, "visible_asserts": 1, "max_completion_length": LIMIT}
+    functions, chosen = rewards.build(weights or dict.fromkeys(sorted(names), 1.0), **settings)
+    return audit.audit(functions, examples, tags, weights=chosen, max_completion_length=LIMIT)
+
+
+def programs(name: str) -> list[Example]:
+    batch = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
+    # the reference of MBPP 123 computes for 2.7 of the sandbox's 3 seconds: too close on a busy machine
+    batch = [task for task in batch if (name, task.task_id) != ("mbpp", 123)]
+    return audit.code_examples(batch, recipes.load("cpu-code").prompt, columns(batch))
+
+
+def word_problems(tags: tuple[str, str] = TAGS) -> list[Example]:
+    rows = [("6 * 7?", "Six times seven:\n42.", "42"), ("1 / 4 of -4?", "A quarter.", "-1"), ("1 - 1?", "0.", "0")]
+    return audit.maths_examples(rows, tags)
+
+
+@pytest.fixture
+def planted():
+    """Rewards that a test registers are forgotten after it."""
+    before = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+@pytest.mark.parametrize("name", ["starter", "mbpp"])
+def test_every_reward_for_programs_keeps_its_promises_on_every_task(name):
+    if name == "mbpp" and not (DATA and (Path(DATA) / "mbpp").is_dir()):
+        pytest.skip("MBPP is not in GRPO_DATA_DIR")
+    found = report_on(set(REGISTRY) - MATHS - {"think_format"}, programs(name))
+    assert found.failures == []
+    assert found.table.loc["gold", "tests"] == 1.0
+
+
+def test_every_reward_for_maths_keeps_its_promises_on_gsm8k():
+    if not (DATA and (Path(DATA) / "gsm8k").is_dir()):
+        pytest.skip("GSM8K is not in GRPO_DATA_DIR")
+    lines = (Path(DATA) / "gsm8k" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    found = []
+    for row in map(json.loads, lines):
+        solution, gold = row["answer"].rpartition("####")[0], extract_hash_answer(row["answer"])
+        found.append((row["question"], solution.strip(), gold or ""))
+    report = report_on(MATHS | {"strict_format", "soft_format", "tag_count"}, audit.maths_examples(found, TAGS))
+    assert report.failures == []
+
+
+def test_every_reward_for_maths_and_think_keeps_its_promises_on_three_problems():
+    tags = ("think", "answer")
+    without_asserts = {name for name, entry in REGISTRY.items() if "visible_asserts" not in entry.settings}
+    report = report_on(without_asserts - {"defines_function"}, word_problems(tags), tags)
+    assert report.failures == []
+
+
+def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
+    assert report_on({"think_format"}, word_problems()).failures == [
+        "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'.",
+        "With these weights the gold answer earns 0, and empty completions 0: rewards cancel, or a sign is wrong.",
+    ]
+
+
+def test_the_reward_of_the_readme_passes_on_the_starter_tasks(planted):
+    readme = (tasks.ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index("@reward(") :].partition("```")[0]
+    exec(block, {"reward": reward, "texts": texts})
+    assert report_on(set(), programs("starter"), weights={"tests": 1.0, "brief": 0.25}).failures == []
+
+
+# -------------------------------------------------------------------------------------------- planted defects
+
+
+def test_a_pattern_whose_dot_stops_at_a_line_break_is_caught(planted):
+    @reward(0.0, 1.0)
+    def regex_format(completions, **columns):
+        pattern = r"^<thought>.*?</thought>\s*<answer>.*?</answer>$"
+        return [float(bool(re.match(pattern, text))) for text in texts(completions)]
+
+    assert "'regex_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'." in (
+        report_on({"regex_format"}, word_problems()).failures
+    )
+
+
+def test_comparing_42_dollars_with_42_is_caught():
+    examples = audit.maths_examples([("6 * 7?", "Six times seven.", "$42")], TAGS)
+    stripped = [Example(e.question, e.gold, e.wrong, {"answer": "42"}) for e in examples]
+    assert report_on({"hard_correctness"}, stripped).failures[0] == (
+        "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for '6 * 7?'."
+    )
+    assert report_on({"soft_correctness"}, stripped).failures == []
+
+
+def test_a_reward_on_the_wrong_column_is_caught(planted):
+    @reward(0.0, 1.0)
+    def wrong_column(completions, solution, **columns):
+        return [float(extract_tag(text, "answer") == gold) for text, gold in zip(completions, solution, strict=True)]
+
+    examples = [Example(e.question, e.gold, e.wrong, {**e.columns, "solution": e.question}) for e in word_problems()]
+    assert report_on({"wrong_column"}, examples).failures[0] == (
+        "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'."
+    )
+    with pytest.raises(UserError, match="needs the column 'asserts', and the data set has"):
+        report_on({"tests"}, examples)
+
+
+def test_weights_that_cancel_are_caught(planted):
+    @reward(0.0, 1.0, {"gold": 0.0})
+    def is_wrong(completions, **columns):
+        return [1.0 - (each or 0.0) for each in rewards.soft_correctness(completions, **columns)]
+
+    report = report_on(set(), word_problems(), weights={"soft_correctness": 1.0, "is_wrong": 1.0})
+    assert report.failures == [
+        "With these weights the gold answer earns 1, and empty completions 1: rewards cancel, or a sign is wrong."
+    ]
+    with pytest.raises(AuditError, match="rewards cancel"):
+        report.require()
+
+
+def test_a_reward_that_comes_for_free_or_never_reaches_its_minimum_is_caught(planted):
+    @reward(-1.0, 1.0, {"empty": 0.0})
+    def generous(completions, **columns):
+        return [1.0 for _ in completions]
+
+    assert report_on({"generous"}, word_problems()).failures[:2] == [
+        "'generous' must pay 0 for empty completions and pays 1 for 3 of 3, first for '6 * 7?'.",
+        "'generous' never pays its minimum, -1: the least is 1.",
+    ]
+
+
+def test_a_reward_that_knows_no_gold_answer_is_caught():
+    examples = [Example(e.question, e.gold, e.wrong, {"answer": "unknown"}) for e in word_problems()]
+    assert "'soft_correctness' pays for nothing: it knows no gold answer." in (
+        report_on({"soft_correctness"}, examples).failures
+    )
+
+
+def test_a_gold_answer_that_has_become_wrong_is_caught():
+    (example,) = programs("starter")[:1]
+    broken = Example(example.question, example.gold.replace("return", "retrun"), example.wrong, example.columns)
+    failure = report_on({"tests"}, [broken]).failures[0]
+    assert failure.startswith(
+        "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for 'Write a function"
+    )
