@@ -36,7 +36,8 @@ lint: install  ## check style and types
 lab: install  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks
 
-bench: install  ## measure the speed of generation and of the sandbox
+bench: install  ## measure the speed of rewards, generation and the sandbox
+	@$(BIN)/python benchmarks/rewards.py
 	@$(BIN)/python benchmarks/generation.py
 	@$(BIN)/python benchmarks/sandbox.py
 

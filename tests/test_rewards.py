@@ -1,10 +1,9 @@
-"""Rewards: what each pays, for strings and chats, alone and in a batch; faults, pickling, speed, TRL's expectations."""
+"""Rewards: what each pays, for strings and chats, alone and in a batch; faults, pickling, TRL's expectations."""
 
 import json
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -216,17 +215,7 @@ def test_strict_format_agrees_with_the_format_reward_of_open_r1(text, expected):
     assert rewards.strict_format(chats([text]), tags=("think", "answer")) == [expected]
 
 
-# --------------------------------------------------------------------------------------------- speed, imports
-
-
-def milliseconds(work, *arguments) -> float:
-    """Processor time of the fastest of five runs: other programs on this machine do not count."""
-    took = []
-    for _ in range(5):
-        began = time.process_time()
-        work(*arguments)
-        took.append(time.process_time() - began)
-    return min(took) * 1000
+# --------------------------------------------------------------------------------------------- hostile text, imports
 
 
 WITHOUT_SANDBOX = sorted(set(CORPUS) - NEEDS_SANDBOX | {"defines_function"})
@@ -249,11 +238,6 @@ def score(names: list[str], completions: list[str]) -> None:
         function(completions, **own)
 
 
-def test_512_completions_take_less_than_20_ms_with_all_rewards_but_the_sandbox():
-    completions = [RIGHT.replace("easy", f"{i} " * 30) for i in range(512)]
-    assert milliseconds(score, WITHOUT_SANDBOX, completions) < 20
-
-
 HOSTILE = {
     "opening tags": "<answer>" * 125_000,
     "tags with attributes": "<answer " * 125_000,
@@ -268,17 +252,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_completion_of_a_megabyte_takes_less_than_50_ms(text):
-    for name in WITHOUT_SANDBOX:
-        assert milliseconds(score, [name], [text]) < 50, name
+def test_no_reward_raises_or_hangs_on_a_hostile_completion_of_a_megabyte(text):
+    score(WITHOUT_SANDBOX, [text])  # anything but linear time would take minutes; benchmarks/rewards.py measures it
 
 
-def test_rewards_are_imported_without_torch_in_less_than_300_ms():
+def test_rewards_are_imported_without_torch():
     program = (
-        "import sys, time; began = time.process_time(); import grpo_utils.rewards; "
-        "print(time.process_time() - began, [name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
+        "import sys, grpo_utils.rewards; "
+        "print([name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
     )
-    command = [sys.executable, "-c", program]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
-    assert {heavy for _, heavy in runs} == {"[]"}
-    assert min(float(seconds) for seconds, _ in runs) < 0.3
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

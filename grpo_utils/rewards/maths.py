@@ -16,7 +16,12 @@ from grpo_utils.extractors import extract_final_number, extract_tag
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
 INTEGER = re.compile(r"[+-]?[0-9]+|[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
-gold_number = lru_cache(maxsize=4096)(extract_final_number)  # a group shares its gold answer
+_number_of_short = lru_cache(maxsize=4096)(extract_final_number)
+
+
+def _number(text: str) -> Fraction | None:
+    """Remembers short texts: a group shares its gold answer, and several rewards read the same completions."""
+    return _number_of_short(text) if len(text) <= 100 else extract_final_number(text)
 
 
 def _compare(
@@ -28,8 +33,8 @@ def _compare(
     """1 or 0 for each pair of the number in the tag and the gold number; None where the gold answer has no number."""
     rewards: list[float | None] = []
     for text, answer in zip(texts(completions), answers, strict=True):
-        gold, tagged = gold_number(answer), extract_tag(text, tag)
-        number = None if tagged is None else extract_final_number(tagged)
+        gold, tagged = _number(answer), extract_tag(text, tag)
+        number = None if tagged is None else _number(tagged)
         rewards.append(None if gold is None else float(number is not None and equal(number, gold)))
     return rewards
 
