@@ -15,7 +15,8 @@ DISEASES = json.loads((LOGS / "diseases.json").read_text())["diseases"]
 
 
 def ill(disease: dict) -> list[dict]:
-    return [{**entry, **disease["set"]} if entry["step"] >= disease["from_step"] else entry for entry in HEALTHY]
+    before, after = disease.get("before", {}), disease["set"]
+    return [entry | (after if entry["step"] >= disease["from_step"] else before) for entry in HEALTHY]
 
 
 def train(guard: SignalGuard, log: list[dict], history: list[dict] | None = None) -> SimpleNamespace:
