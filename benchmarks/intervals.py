@@ -176,7 +176,7 @@ def best_of_twelve(rng: Rng, repeats: int, tasks: int, shared: float) -> Iterato
 
 
 def best_interval(rng: Rng, repeats: int, tasks: int) -> Iterator[Rate]:
-    """Twelve checkpoints of which the later are truly a little better: does the interval of the best cover its truth?"""
+    """Twelve checkpoints of which the later are truly a little better: does the best one's interval cover its truth?"""
     gains = np.linspace(0.0, 0.05, CHECKPOINTS)
 
     def draw(rng: Rng) -> list[bool]:
