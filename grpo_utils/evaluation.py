@@ -26,7 +26,9 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
     return run / "evaluations" / f"{checkpoint}.{split}.{shots}shot.json"
 
 
-def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split) -> None:
+def sweep(
+    recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split, shots: Sequence[int] | None = None
+) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
     The base model is loaded once and adapters are swapped in. A record that is already there and was made with the
@@ -37,27 +39,28 @@ def sweep(recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split) -
         run: folder of the run.
         checkpoints: `"base"` or names of folders in `run/checkpoints`.
         split: `"train"`, `"validation"` or `"test"`.
+        shots: numbers of worked examples in the prompt; default: all that the recipe lists for the split.
     """
     plan = recipe.evaluation.samples[split]
     todo = [
-        (checkpoint, shots)
+        (checkpoint, number)
         for checkpoint in checkpoints
-        for shots in plan
-        if not _is_done(record_path(run, checkpoint, split, shots), header(recipe, run, checkpoint, split, shots))
+        for number in (plan if shots is None else shots)
+        if not _is_done(record_path(run, checkpoint, split, number), header(recipe, run, checkpoint, split, number))
     ]
     if not todo:
         return
     loaded = policy.load(recipe.model)
     with Sandbox() as sandbox:
-        for checkpoint, shots in todo:
+        for checkpoint, number in todo:
             adapter = None if checkpoint == results.BASE else run / "checkpoints" / checkpoint
             with policy.adapted(loaded, adapter) as current:
                 records = evaluate(
-                    current, recipe, split, shots, plan[shots], sandbox, f"{checkpoint} {split} {shots}-shot"
+                    current, recipe, split, number, plan[number], sandbox, f"{checkpoint} {split} {number}-shot"
                 )
-            settings = header(recipe, run, checkpoint, split, shots)
+            settings = header(recipe, run, checkpoint, split, number)
             text = json.dumps({"settings": settings, "tasks": records}, indent=1, ensure_ascii=False)
-            runs.write(record_path(run, checkpoint, split, shots), text)
+            runs.write(record_path(run, checkpoint, split, number), text)
 
 
 def header(recipe: Recipe, run: Path, checkpoint: str, split: Split, shots: int) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def main() -> None:
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
     run = runs.start(recipe)
-    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.checkpoints(run))]
+    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
     if arguments.split == "test" and not arguments.checkpoint:
         raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
     for name in names:

@@ -77,35 +77,44 @@ def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> 
 
 
 def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
-    """Draws strict pass@1 on validation against the training step for every number of shots.
+    """Draws strict pass@1 on validation for base, warm start and every checkpoint, by number of shots.
 
     All completions count, greedy and sampled; bands are 95 % bootstrap intervals over tasks.
     """
     use_style()
     figure, axis = plt.subplots(figsize=(6.6, 4.0), layout="constrained")
-    kept = records[records.split == "validation"].assign(step=lambda frame: frame.checkpoint.map(results.step_of))
+    kept = records[records.split == "validation"]
+    names = sorted(kept.checkpoint.unique(), key=results.step_of)
     for shots, colour in zip(sorted(kept.shots.unique()), (GREY, BLUE, ORANGE, GREEN), strict=False):
         points = {}
-        for step, group in kept[kept.shots == shots].groupby("step"):
-            points[step] = bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
+        for checkpoint, group in kept[kept.shots == shots].groupby("checkpoint"):
+            mean = bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
+            points[names.index(str(checkpoint))] = mean
+        points = dict(sorted(points.items()))
         label = f"{shots}-shot" + (" (as trained)" if shots == trained_shots else "")
         axis.plot(points.keys(), [point.value for point in points.values()], "o-", color=colour, label=label)
         low, high = [point.low for point in points.values()], [point.high for point in points.values()]
         axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
     count = kept.task_id.nunique()
-    axis.set(xlabel="training step (0 is the base)", ylabel="strict pass@1", ylim=(0, None))
+    labels = {results.BASE: "base", results.WARM_START: "warm start"}
+    axis.set_xticks(range(len(names)), [labels.get(name, f"step {results.step_of(name)}") for name in names])
+    axis.set(ylabel="strict pass@1", ylim=(0, None))
     axis.set_title(f"Learning curve on {count} validation tasks, bands are 95 % intervals")
     axis.legend()
     return figure
 
 
 def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
-    """Draws base against trained policy on the test split: by prompt, then by grade with the prompt of training."""
+    """Draws base, warm start and trained policy on the test split: by prompt, then by grade.
+
+    On the right the base has the prompt that suits it best, the others the prompt of their training.
+    """
     use_style()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(3, 2))
     test = records[records.split == "test"]
     sampled, greedy = test[test["sample"] >= 0], test[test["sample"] < 0]
-    prompts = [(name, shots) for name in (results.BASE, best) for shots in sorted(test.shots.unique())]
+    names = {results.BASE: "base", results.WARM_START: "warm start", best: "trained"}
+    prompts = [(name, shots) for name in names for shots in sorted(test[test.checkpoint == name].shots.unique())]
     series = (
         ("strict, sampled", sampled, "strict", BLUE),
         ("lenient, sampled", sampled, "lenient", ORANGE),
@@ -114,18 +123,18 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     for offset, (label, kept, column, colour) in zip((-0.27, 0.0, 0.27), series, strict=True):
         groups = [kept[(kept.checkpoint == name) & (kept.shots == shots)] for name, shots in prompts]
         _bars(left, [(i + offset, group) for i, group in enumerate(groups)], column, colour, 0.25, label)
-    names = {results.BASE: "base", best: "trained"}
     left.set_xticks(range(len(prompts)), [f"{names[name]}\n{shots}-shot" for name, shots in prompts])
     left.set(ylabel="pass@1", ylim=(0, None), title=f"Test split, {test.task_id.nunique()} tasks")
     left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
     grades = sorted(grade for grade in test.grade.dropna().unique())
-    for name, offset, colour in ((results.BASE, -0.2, GREY), (best, 0.2, BLUE)):
-        kept = sampled[(sampled.checkpoint == name) & (sampled.shots == trained_shots)]
-        groups = [kept[kept.grade == grade] for grade in grades]
-        _bars(right, [(i + offset, group) for i, group in enumerate(groups)], "strict", colour, 0.38, names[name])
+    chosen = {results.BASE: results.best_prompt(records), results.WARM_START: trained_shots, best: trained_shots}
+    for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (GREY, ORANGE, BLUE), strict=True):
+        kept = sampled[(sampled.checkpoint == name) & (sampled.shots == shots)]
+        groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
+        _bars(right, groups, "strict", colour, 0.25, f"{names[name]}, {shots}-shot")
     right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])
-    right.set(ylabel="strict pass@1, sampled", ylim=(0, None), title=f"By difficulty, {trained_shots}-shot as trained")
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2)
+    right.set(ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
     return figure
 
 
@@ -143,21 +152,22 @@ def _bars(
     axis.bar([x for x, _ in bars], heights, width, color=colour, label=label, yerr=errors, error_kw={"elinewidth": 1})
 
 
-def errors_by_kind(records: pd.DataFrame, best: str, shots: int) -> Figure:
-    """Draws how the base's and the trained policy's completions on test fail, as shares of all completions."""
+def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
+    """Draws how completions on test fail, as shares of all: the base with its best prompt, the policy as trained."""
     use_style()
-    test = records[(records.split == "test") & (records.shots == shots)]
-    shares = {
-        name: test[test.checkpoint == name]["error"].value_counts(normalize=True) for name in (results.BASE, best)
-    }
+    test = records[records.split == "test"]
+    bars = {"base": (results.BASE, results.best_prompt(records)), "trained": (best, trained_shots)}
+    shares = {}
+    for label, (name, shots) in bars.items():
+        kept = test[(test.checkpoint == name) & (test.shots == shots)]
+        shares[f"{label}, {shots}-shot"] = kept["error"].value_counts(normalize=True)
     table = pd.DataFrame(shares).fillna(0.0).drop(index="none", errors="ignore")
-    table = table.sort_values(results.BASE)
+    table = table.sort_values(table.columns[0])
     figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
-    positions = range(len(table))
-    axis.barh([i + 0.2 for i in positions], table[results.BASE], 0.38, color=GREY, label="base")
-    axis.barh([i - 0.2 for i in positions], table[best], 0.38, color=BLUE, label="trained")
-    axis.set_yticks(list(positions), table.index)
-    axis.set(xlabel="share of completions", title=f"Why completions fail, {shots}-shot on test")
+    for offset, colour, label in zip((0.2, -0.2), (GREY, BLUE), table, strict=True):
+        axis.barh([i + offset for i in range(len(table))], table[label], 0.38, color=colour, label=label)
+    axis.set_yticks(range(len(table)), table.index)
+    axis.set(xlabel="share of completions", title="Why completions on test fail")
     axis.legend(loc="lower right")
     return figure
 

@@ -1,12 +1,13 @@
 """A YAML file in `recipes/` -> a validated `Recipe`: everything that a run needs.
 
-The `grpo` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and PEFT's `LoraConfig` under their
-own names. They are passed on untouched; `training.check_arguments` compares them with the installed versions.
+The `grpo`, `warm_start` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and `SFTConfig` and of PEFT's
+`LoraConfig` under their own names. They are passed on untouched; `training.check_arguments` compares them with the
+installed versions.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
@@ -68,7 +69,10 @@ class Evaluation(_Section):
 
 
 class Recipe(_Section):
-    """All settings of a run. Read one with `load`."""
+    """All settings of a run. Read one with `load`.
+
+    `warm_start`, keyword arguments of TRL's `SFTConfig`, asks for supervised steps on the references before GRPO.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it becomes a folder
     model: Model
@@ -76,6 +80,7 @@ class Recipe(_Section):
     dataset: Dataset
     prompt: Prompt
     rewards: dict[str, float] = Field(min_length=1)
+    warm_start: dict[str, Any] | None = None
     grpo: dict[str, Any]
     evaluation: Evaluation
     tracking: Literal["none", "wandb"] = "none"
@@ -83,9 +88,11 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _measures_what_it_trains(self) -> Self:
-        for split in get_args(Split):
+        for split in ("validation", "test"):
             if self.prompt.shots not in self.evaluation.samples.get(split, {}):
                 raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
+        if len(self.evaluation.samples.get("train", {})) != 1:
+            raise ValueError("evaluation.samples.train must have one number of shots, to measure pass rates with")
         if not self.evaluation.samples["test"][self.prompt.shots]:
             raise ValueError("evaluation.samples.test must sample the training prompt at least once")
         return self

@@ -18,6 +18,7 @@ from grpo_utils.recipes import Recipe
 from grpo_utils.statistics import Interval, bootstrap_mean, mcnemar, pass_at_k
 
 BASE = "base"
+WARM_START = runs.WARM_START
 
 
 def load_records(run: Path) -> pd.DataFrame:
@@ -36,8 +37,9 @@ def load_records(run: Path) -> pd.DataFrame:
 
 
 def step_of(checkpoint: str) -> int:
-    """Returns the training step of a checkpoint's name; the base is step 0."""
-    return 0 if checkpoint == BASE else int(checkpoint.rpartition("-")[2])
+    """Returns the number of GRPO's steps behind a checkpoint: -1 for the base, 0 for the warm start."""
+    special = {BASE: -1, WARM_START: 0}
+    return special[checkpoint] if checkpoint in special else int(checkpoint.rpartition("-")[2])
 
 
 def per_task(records: pd.DataFrame, checkpoint: str, split: str, shots: int, column: str, greedy: bool) -> pd.Series:
@@ -105,13 +107,19 @@ def difference(
 
 
 def choose(records: pd.DataFrame, shots: int) -> str:
-    """Returns the checkpoint with the highest strict pass@1 on validation; the earlier one when two are equal.
+    """Returns GRPO's checkpoint with the highest strict pass@1 on validation; the earlier one when two are equal.
 
     Sampled and greedy completions count alike: on a small validation split every completion helps.
     """
-    kept = records[(records.split == "validation") & (records.shots == shots) & (records.checkpoint != BASE)]
+    kept = records[(records.split == "validation") & (records.shots == shots) & (records.checkpoint.map(step_of) > 0)]
     means = kept.groupby("checkpoint")["strict"].mean()
     return min(means.index, key=lambda name: (-means[name], step_of(name)))
+
+
+def best_prompt(records: pd.DataFrame) -> int:
+    """Returns the number of shots with which the base samples best on test, by strict pass@1: its strongest side."""
+    base = records[(records.checkpoint == BASE) & (records.split == "test") & (records["sample"] >= 0)]
+    return int(base.groupby("shots")["strict"].mean().idxmax())
 
 
 def write(recipe: Recipe, run: Path) -> pd.DataFrame:
@@ -129,31 +137,40 @@ def write(recipe: Recipe, run: Path) -> pd.DataFrame:
 
 
 def comparison(records: pd.DataFrame, best: str, trained_shots: int) -> str:
-    """Returns a Markdown table: the chosen checkpoint, prompted as trained, against the base with every prompt."""
+    """Returns Markdown: the chosen checkpoint against the base with every prompt, and what each stage gave."""
     test = records[records.split == "test"]
-    sampled = sorted(test[test["sample"] >= 0].shots.unique())
     after = (best, trained_shots)
+    prompts = sorted(test[test.checkpoint == BASE].shots.unique())
+    rows = [row for shots in prompts for row in _rows(records, f"{shots}-shot", (BASE, int(shots)), after)]
+    title = f"{best} ({trained_shots}-shot, as trained) against the base on {test.task_id.nunique()} test tasks"
+    parts = [f"{title}, paired per task", "", _head("base prompt", "base", "trained"), *rows]
+    if WARM_START in set(test.checkpoint):
+        middle = (WARM_START, trained_shots)
+        rows = _rows(records, "warm start", (BASE, trained_shots), middle) + _rows(records, "GRPO", middle, after)
+        parts += ["", f"What each stage gave ({trained_shots}-shot)", "", _head("stage", "before", "after"), *rows]
+    return "\n".join(parts)
+
+
+def _head(first: str, before: str, after: str) -> str:
+    columns = [first, "pass@1", before, after, "difference [95 % interval]", "McNemar p"]
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[str]:
+    """One row for each measure that both were given: sampled and greedy, strict, lenient and format."""
     rows = []
-    for shots in sorted(test[test.checkpoint == BASE].shots.unique()):
-        before = (BASE, int(shots))
-        for name, column in (("strict", "strict"), ("lenient", "lenient"), ("format", "format")):
-            if shots in sampled and trained_shots in sampled:
-                rows.append(_row(records, after, before, f"{name}, sampled", column, greedy=False))
-        for name, column in (("strict", "strict"), ("lenient", "lenient")):
-            rows.append(_row(records, after, before, f"{name}, greedy", column, greedy=True))
-    count = test.task_id.nunique()
-    title = f"{best} ({trained_shots}-shot, as trained) against the base on {count} test tasks, paired per task"
-    head = (
-        "| base prompt | pass@1 | base | trained | difference [95 % interval] | McNemar p |\n|---|---|---|---|---|---|"
-    )
-    return "\n".join([title, "", head, *rows])
-
-
-def _row(
-    records: pd.DataFrame, after: tuple[str, int], before: tuple[str, int], label: str, column: str, greedy: bool
-) -> str:
-    change, p_value = difference(records, after, before, "test", column, greedy)
-    old, new = (per_task(records, name, "test", shots, column, greedy).mean() for name, shots in (before, after))
-    interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
-    p_text = "" if p_value is None else f"{p_value:.2g}"
-    return f"| {before[1]}-shot | {label} | {100 * old:.1f} % | {100 * new:.1f} % | {interval} | {p_text} |"
+    for greedy in (False, True):
+        for column in ("strict", "lenient", "format"):
+            old, new = (per_task(records, name, "test", shots, column, greedy) for name, shots in (before, after))
+            if not len(old) or not len(new):
+                continue
+            change, p_value = difference(records, after, before, "test", column, greedy)
+            interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+            cells = [
+                f"{column}, {'greedy' if greedy else 'sampled'}",
+                f"{old.mean():.1%}",
+                f"{new.mean():.1%}",
+                interval,
+            ]
+            rows.append(f"| {' | '.join([first, *cells, '' if p_value is None else f'{p_value:.2g}'])} |")
+    return rows

@@ -16,6 +16,7 @@ from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
+WARM_START = "warm-start"
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")
 
 
@@ -73,6 +74,12 @@ def checkpoints(run: Path) -> list[Path]:
     """
     found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
     return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+
+
+def adapters(run: Path) -> list[Path]:
+    """Returns the folders of all finished adapters: the warm start's, if there is one, then the checkpoints."""
+    warm_start = run / "checkpoints" / WARM_START
+    return [*([warm_start] if warm_start.is_dir() else []), *checkpoints(run)]
 
 
 def write(path: Path, text: str) -> None:

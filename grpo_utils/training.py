@@ -1,5 +1,7 @@
 """A recipe -> a trained policy: TRL's GRPOTrainer with LoRA, the recipe's rewards, and resume after a kill.
 
+Where the recipe asks for a warm start, TRL's SFTTrainer first shows the policy reference answers.
+
 `python -m grpo_utils.training --recipe cpu-code` does what notebook 04 does. Trainer, optimiser and adapters are
 TRL's and PEFT's own; this module only puts a recipe into their terms.
 """
@@ -16,10 +18,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from transformers import PrinterCallback, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 from grpo_utils import commands, evaluation, policy, results, rewards, runs, tasks
 from grpo_utils.errors import nearest
@@ -38,6 +42,7 @@ def check_arguments(recipe: Recipe) -> None:
     """
     accepted = {
         "grpo": (recipe.grpo, [field.name for field in dataclasses.fields(GRPOConfig)]),
+        "warm_start": (recipe.warm_start or {}, [field.name for field in dataclasses.fields(SFTConfig)]),
         "lora": (recipe.lora, [field.name for field in dataclasses.fields(LoraConfig)]),
         "rewards": (recipe.rewards, sorted(rewards.REGISTRY)),
     }
@@ -48,16 +53,20 @@ def check_arguments(recipe: Recipe) -> None:
     for key in ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length"):
         if key not in recipe.grpo:
             raise RecipeError(f"Recipe {recipe.name!r} must say 'grpo.{key}'.")
-    for key in {"output_dir", "seed", "reward_weights", "report_to"} & set(recipe.grpo):
-        raise RecipeError(f"Recipe {recipe.name!r} sets 'grpo.{key}', which follows from its other blocks; remove it.")
+    for block, settings in (("grpo", recipe.grpo), ("warm_start", recipe.warm_start or {})):
+        for key in {"output_dir", "seed", "reward_weights", "report_to"} & set(settings):
+            raise RecipeError(
+                f"Recipe {recipe.name!r} sets '{block}.{key}', which follows from its other blocks; remove it."
+            )
     if not isinstance(recipe.lora.get("r"), int) or not isinstance(recipe.lora.get("target_modules"), list):
         raise RecipeError(
             f"Recipe {recipe.name!r} must give 'lora.r' a number and 'lora.target_modules' a list of names."
         )
-    try:
-        grpo_config(recipe, Path("unused"))
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"The grpo block of recipe {recipe.name!r} does not fit together: {error}") from error
+    for block, config in (("grpo", grpo_config), ("warm_start", sft_config)):
+        try:
+            config(recipe, Path("unused"))
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {error}") from error
 
 
 def columns(batch: list[Task]) -> dict[str, list[Any]]:
@@ -95,7 +104,8 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     batch = tasks.load_split(recipe, "train")
     if recipe.dataset.pass_rate is None:
         return batch
-    path = evaluation.record_path(run, results.BASE, "train", recipe.prompt.shots)
+    (shots,) = recipe.evaluation.samples["train"]
+    path = evaluation.record_path(run, results.BASE, "train", shots)
     measured = json.loads(runs.need(path, "03_reward_design").read_text(encoding="utf-8"))["tasks"]
     rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
     low, high = recipe.dataset.pass_rate
@@ -115,21 +125,33 @@ def training_set(recipe: Recipe, run: Path) -> Dataset:
 
 def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
     """Returns TRL's configuration: the recipe's `grpo` block, and what its other blocks and the machine decide."""
-    cuda = torch.cuda.is_available()
-    settings: dict[str, Any] = {
-        "output_dir": str(run / "checkpoints"),
+    settings = {
         "reward_weights": list(recipe.rewards.values()),
+        "log_completions": True,
+        "num_completions_to_print": 0,
+    }
+    return GRPOConfig(**_common(recipe, run) | settings | recipe.grpo)
+
+
+def sft_config(recipe: Recipe, run: Path) -> SFTConfig:
+    """Returns TRL's configuration of the warm start: the recipe's `warm_start` block, and what the machine decides."""
+    settings = {"save_strategy": "no", "max_length": None, "logging_steps": 1}
+    return SFTConfig(**_common(recipe, run) | settings | (recipe.warm_start or {}))
+
+
+def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
+    """What both trainers need to know of the recipe's other blocks and of the machine."""
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": str(run / "checkpoints"),
         "seed": recipe.seed,
         "report_to": recipe.tracking,
         "use_cpu": not cuda,
         "bf16": cuda and recipe.model.dtype == "bfloat16",
         "gradient_checkpointing": cuda,
         "dataloader_pin_memory": cuda,
-        "log_completions": True,
-        "num_completions_to_print": 0,
         "disable_tqdm": True,
     }
-    return GRPOConfig(**settings | recipe.grpo)
 
 
 class TrainingLog(TrainerCallback):
@@ -191,8 +213,51 @@ def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str
     }
 
 
+def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> Path | None:
+    """Fine-tunes a fresh adapter on reference answers to training tasks, prompted as GRPO will prompt.
+
+    It is meant to be short: long enough that the policy meets the format in its samples, so that groups have spread.
+
+    Args:
+        recipe: its `warm_start` block says how; its `dataset` block's filters by difficulty choose the tasks.
+        run: folder of the run, from `runs.start`.
+        on_log: called with every log entry.
+
+    Returns:
+        The adapter's folder, or None when the recipe wants no warm start. One that is already there is kept.
+
+    Raises:
+        RunError: adapters are there that were made with other code or data.
+    """
+    folder = run / "checkpoints" / runs.WARM_START
+    _refuse_other_origin(recipe, run)
+    if recipe.warm_start is None or folder.is_dir():
+        return folder if folder.is_dir() else None
+    batch = tasks.load_split(recipe, "train")
+    examples = tasks.examples(recipe)[: recipe.prompt.shots]
+    answers = [[{"role": "assistant", "content": tasks.reference_answer(t, recipe.prompt.tags)}] for t in batch]
+    prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
+    base = policy.load(recipe.model)
+    set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
+    trainer = SFTTrainer(
+        model=base.model,
+        processing_class=base.tokenizer,
+        args=sft_config(recipe, run),
+        train_dataset=Dataset.from_dict({"prompt": prompts, "completion": answers}),
+        peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
+        callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    partial = folder.with_name(f"{runs.WARM_START}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    trainer.save_model(str(partial))
+    partial.rename(folder)
+    return folder
+
+
 def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
-    """Trains the recipe's policy, from the last complete checkpoint when there is one.
+    """Trains the recipe's policy with GRPO, from its last complete checkpoint, its warm start, or a fresh adapter.
 
     Args:
         recipe: what to train.
@@ -209,7 +274,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     for folder in (run / "checkpoints").glob("checkpoint-*"):
         if folder not in done:
             shutil.rmtree(folder)
-    _refuse_other_origin(recipe, run / "checkpoints" / "made_with.txt", begun=bool(done))
+    start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return done
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
@@ -217,15 +282,15 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     base = policy.load(recipe.model)
     functions, _ = reward_functions(recipe, stop_on_fault=True)
-    set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
+    set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(
-        model=base.model,
+        model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
         processing_class=base.tokenizer,
         args=grpo_config(recipe, run),
         train_dataset=training_set(recipe, run),
         reward_funcs=functions,  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
-        peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
+        peft_config=None if start else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard()],
     )
     trainer.remove_callback(PrinterCallback)
@@ -233,15 +298,16 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     return runs.checkpoints(run)
 
 
-def _refuse_other_origin(recipe: Recipe, path: Path, begun: bool) -> None:
-    """Checkpoints made with other code or data are neither gone on with nor passed off as new."""
+def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
+    """Adapters made with other code or data are neither gone on with nor passed off as new."""
+    path = run / "checkpoints" / "made_with.txt"
     sources = runs.code_hash("extractors.py", "rewards", "tasks.py", "policy.py", "training.py", "sandbox")
     origin = f"code {sources}\ndata {tasks.fingerprint(recipe)}\n"
-    if not begun:
+    if not runs.adapters(run):
         runs.write(path, origin)
     elif not path.is_file() or path.read_text(encoding="utf-8") != origin:
         raise runs.RunError(
-            f"The checkpoints in {path.parent} were made with other code or data: start the run over with --force, or "
+            f"The adapters in {path.parent} were made with other code or data: start the run over with --force, or "
             "give this one a name of its own with --run."
         )
 

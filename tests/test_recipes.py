@@ -34,8 +34,9 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"rewards": {}}, r"Key 'rewards' in .* is wrong"),
         ({"name": "../elsewhere"}, r"Key 'name' in .* is wrong"),
         ({"dataset.limits": {"tset": 3}}, r"Key 'dataset.limits.tset"),
-        ({"prompt.shots": 2}, r"evaluation.samples.train lacks prompt.shots, the number 2"),
-        ({"evaluation.samples.test": {1: 0}}, r"must sample the training prompt at least once"),
+        ({"prompt.shots": 2}, r"evaluation.samples.validation lacks prompt.shots, the number 2"),
+        ({"evaluation.samples.train": {}}, r"evaluation.samples.train must have one number of shots"),
+        ({"evaluation.samples.test": {0: 0}}, r"must sample the training prompt at least once"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
@@ -47,6 +48,8 @@ def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
     ("overrides", "message"),
     [
         ({"grpo.learning_rat": 1e-4}, r"'grpo.learning_rat'.*'learning_rate'"),
+        ({"warm_start.max_step": 4}, r"'warm_start.max_step'.*'max_steps'"),
+        ({"warm_start.seed": 4}, r"'warm_start.seed', which follows from its other blocks"),
         ({"lora.rank": 4}, r"'lora.rank'"),
         ({"rewards.test": 1.0}, r"'rewards.test'.*'tests'"),
         ({"grpo.seed": 1}, r"'grpo.seed', which follows from its other blocks"),

@@ -66,7 +66,7 @@ def test_policies_that_saw_different_tasks_are_not_compared(run):
 
 
 def test_results_csv_holds_every_evaluation_in_order(run):
-    table = results.write(recipes.load("cpu-code"), run)
+    table = results.write(recipes.load("smoke-code"), run)
     assert table[["split", "checkpoint"]].values.tolist() == [
         ["test", "base"],
         ["test", "checkpoint-2"],
@@ -75,6 +75,28 @@ def test_results_csv_holds_every_evaluation_in_order(run):
         ["validation", "checkpoint-10"],
     ]
     assert "+37.5" in (run / "results.md").read_text()
+
+
+def test_the_comparison_tells_the_warm_start_from_grpo(run):
+    yes, no = completion(True), completion(False)
+    write_record(run, "warm-start", "test", [[no, yes, no], [no, yes, no], [yes, yes, yes], [no, no, no]])
+    records = results.load_records(run)
+    text = results.comparison(records, "checkpoint-2", trained_shots=1)
+    assert "| warm start | strict, sampled | 37.5% | 50.0% | +12.5 [" in text
+    assert "| GRPO | strict, sampled | 50.0% | 75.0% | +25.0 [" in text
+
+
+def test_the_warm_start_comes_before_the_first_checkpoint_and_is_never_the_choice(run):
+    write_record(run, "warm-start", "validation", [[completion(True)] * 2])
+    records = results.load_records(run)
+    table = results.summarise(records)
+    assert table[table.split == "validation"].checkpoint.tolist()[0] == "warm-start"
+    assert results.choose(records, shots=1) == "checkpoint-2"
+
+
+def test_the_best_prompt_is_the_one_with_which_the_base_samples_best(run):
+    write_record(run, "base", "test", [[completion(False), completion(True), completion(True)]] * 4, shots=3)
+    assert results.best_prompt(results.load_records(run)) == 3
 
 
 @pytest.mark.parametrize(
