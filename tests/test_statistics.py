@@ -144,7 +144,7 @@ def test_equal_seeds_and_tasks_have_an_interval_without_width():
 
 
 @pytest.mark.parametrize(
-    ("compare", "table"), [(best_of, []), (best_of, [[]]), (across_seeds, [[1, 0]]), (across_seeds, [[1], [0]])]
+    ("compare", "table"), [(best_of, []), (best_of, [[]]), (across_seeds, [[1, 0]] * 2), (across_seeds, [[1]] * 3)]
 )
 def test_tables_without_enough_rows_or_columns_are_refused(compare, table):
     with pytest.raises(ValueError, match="at least"):
