@@ -132,8 +132,11 @@ def detectable(rng: Rng, repeats: int, tasks: int, disagreement: float) -> Itera
     def draw(rng: Rng) -> list[bool]:
         gained, lost, _ = rng.multinomial(tasks, chances)
         differences = np.repeat([1.0, -1.0, 0.0], [gained, lost, tasks - gained - lost])
-        _, by_t_test = stats.ttest_1samp(differences, 0)
-        return [float(by_t_test) < 0.05, mcnemar((differences < 0).tolist(), (differences > 0).tolist()) < 0.05]
+        critical = float(stats.t.ppf(0.975, tasks - 1)) * float(differences.std(ddof=1)) / tasks**0.5
+        return [
+            abs(float(differences.mean())) > critical,
+            mcnemar((differences < 0).tolist(), (differences > 0).tolist()) < 0.05,
+        ]
 
     found = rates(rng, repeats, draw)
     where = f"a difference of {100 * change:.1f} points, {tasks} tasks, {100 * disagreement:g} % changed"
@@ -206,7 +209,7 @@ def several_seeds(rng: Rng, repeats: int, seeds: int, spread: float) -> Iterator
 
     found = rates(rng, repeats, draw)
     where = f"covers the gain, {seeds} seeds that differ by {100 * spread:g} points"
-    yield Rate(f"`across_seeds` {where}", "93 to 97 %", found[0], repeats)
+    yield Rate(f"`across_seeds` {where}", "93 % or more", found[0], repeats)
     yield Rate(f"`bootstrap_mean` over tasks alone {where}", "naive" if spread else "93 to 97 %", found[1], repeats)
 
 

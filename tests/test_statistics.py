@@ -1,9 +1,7 @@
 """Statistics against enumeration and simulation; `benchmarks/intervals.py`, whose draws these use, repeats more."""
 
-import importlib.util
 from itertools import combinations, product
 from math import prod
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -20,17 +18,10 @@ from grpo_utils.statistics import (
     wilson,
 )
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "intervals.py"
-
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("intervals_benchmark", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark) -> ModuleType:
+    return load_benchmark("intervals")
 
 
 def chance_bounds(rate: float, repeats: int) -> tuple[float, float]:
