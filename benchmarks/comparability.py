@@ -1,10 +1,11 @@
 """Do our readings of lm-evaluation-harness's tasks agree with the harness? Five minutes, most of them its prompts.
 
-    pip install --target /tmp/harness --no-deps lm-eval==0.4.13 evaluate sacrebleu pytablewriter ...
+    pip install --target /tmp/harness --no-deps lm-eval==0.4.13 evaluate sacrebleu \\
+        portalocker tabulate colorama lxml zstandard
     PYTHONPATH=/tmp/harness python benchmarks/comparability.py
 
-The project does not depend on the harness, hence the folder; its own imports say what else it wants there. MBPP and
-GSM8K must be on disk (see `grpo_utils.tasks`). The harness builds its prompts, extracts and scores; only its scorer,
+The project does not depend on the harness, hence the folder. MBPP and GSM8K must be on disk (see `grpo_utils.tasks`).
+The harness builds its prompts, extracts and scores; only its scorer,
 which it would fetch from the hub, is replaced: each program runs in a plain `python -I` process and passes if it runs
 to its end within three seconds. The completions run unprotected there: give it none that you would not run yourself.
 
