@@ -5,9 +5,9 @@
     PYTHONPATH=/tmp/harness python benchmarks/comparability.py
 
 The project does not depend on the harness, hence the folder. MBPP and GSM8K must be on disk (see `grpo_utils.tasks`).
-The harness builds its prompts, extracts and scores; only its scorer,
-which it would fetch from the hub, is replaced: each program runs in a plain `python -I` process and passes if it runs
-to its end within three seconds. The completions run unprotected there: give it none that you would not run yourself.
+The harness builds its prompts, extracts and scores; only its scorer, which it would fetch from the hub, is replaced:
+each program runs in a plain `python -I` process and passes if it runs to its end within three seconds. Completions run
+unprotected there: give it none that you would not run yourself.
 
 The 500 completions are not a model's: MBPP's references and seeded changes of them, in the formats that policies write.
 `--completions FILE` takes a model's instead: JSON lines with `task_id`, `completion` and, if you like, `kind`.
