@@ -6,6 +6,7 @@
 
 import argparse
 import itertools
+from collections.abc import Collection
 from pathlib import Path
 
 import matplotlib
@@ -17,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from grpo_utils import commands, results, runs, training
 from grpo_utils.recipes import Recipe
-from grpo_utils.statistics import bootstrap_mean
+from grpo_utils.statistics import Interval, bootstrap_mean, wilson
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart
 BLUE, ORANGE, GREEN, RED, GREY = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
@@ -86,22 +87,64 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     kept = records[records.split == "validation"]
     names = sorted(kept.checkpoint.unique(), key=results.step_of)
     for shots, colour in zip(sorted(kept.shots.unique()), (GREY, BLUE, ORANGE, GREEN), strict=False):
-        points = {}
-        for checkpoint, group in kept[kept.shots == shots].groupby("checkpoint"):
-            mean = bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
-            points[names.index(str(checkpoint))] = mean
-        points = dict(sorted(points.items()))
+        points = {names.index(name): point for name, point in _by_checkpoint(kept[kept.shots == shots]).items()}
         label = f"{shots}-shot" + (" (as trained)" if shots == trained_shots else "")
         axis.plot(points.keys(), [point.value for point in points.values()], "o-", color=colour, label=label)
         low, high = [point.low for point in points.values()], [point.high for point in points.values()]
         axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
     count = kept.task_id.nunique()
-    labels = {results.BASE: "base", results.WARM_START: "warm start"}
-    axis.set_xticks(range(len(names)), [labels.get(name, f"step {results.step_of(name)}") for name in names])
+    axis.set_xticks(range(len(names)), [_label(name) for name in names])
     axis.set(ylabel="strict pass@1", ylim=(0, None))
     axis.set_title(f"Learning curve on {count} validation tasks, bands are 95 % intervals")
     axis.legend()
     return figure
+
+
+def _by_checkpoint(records: pd.DataFrame) -> dict[str, Interval]:
+    """Strict pass@1 of every policy in the records in order of training, with its interval over tasks."""
+    return {
+        str(name): bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
+        for name, group in sorted(records.groupby("checkpoint"), key=lambda pair: results.step_of(str(pair[0])))
+    }
+
+
+def _label(checkpoint: str) -> str:
+    names = {results.BASE: "base", results.WARM_START: "warm start"}
+    return names.get(checkpoint, f"step {results.step_of(checkpoint)}")
+
+
+def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_shots: int) -> Figure:
+    """Draws a published table of checkpoints with the error bars that it lacks, and our validation curve beside it.
+
+    Args:
+        published: `data/reference/llama3_8b_grpo_mbpp.csv`, with the columns `step`, `tasks`, `0-shot` and `3-shot`;
+            its bars are Wilson intervals.
+        records: from `results.load_records`. Greedy and sampled completions count; bars are bootstrap intervals.
+        trained_shots: worked examples in the prompt of training, the only ones drawn on our side.
+    """
+    use_style()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", sharey=True)
+    aside = published.step.max() / 120  # points of the two prompts stand side by side
+    for column, shift, colour in (("0-shot", -aside, GREY), ("3-shot", aside, ORANGE)):
+        rows = zip(published[column], published.tasks, strict=True)
+        errors = _reach([wilson(round(share * tasks), tasks) for share, tasks in rows])
+        left.errorbar(published.step + shift, published[column], errors, fmt="o", color=colour, label=column)
+    left.set(xlabel="training step (0 is the base)", ylabel="pass@1", ylim=(0, None))
+    left.set_title(f"Published: an 8B model, {published.tasks.iloc[0]} test tasks")
+    validation = records[(records.split == "validation") & (records.shots == trained_shots)]
+    ours = _by_checkpoint(validation)
+    heights = [point.value for point in ours.values()]
+    right.errorbar(range(len(ours)), heights, _reach(ours.values()), fmt="o", color=BLUE, label=f"{trained_shots}-shot")
+    right.set_xticks(range(len(ours)), [_label(name) for name in ours])
+    right.set_title(f"This run: {validation.task_id.nunique()} validation tasks, bars are 95 % intervals")
+    left.legend(loc="lower right")
+    right.legend(loc="lower right")
+    return figure
+
+
+def _reach(points: Collection[Interval]) -> list[list[float]]:
+    """How far intervals reach below and above their values, as matplotlib wants error bars."""
+    return [[point.value - point.low for point in points], [point.high - point.value for point in points]]
 
 
 def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
@@ -147,8 +190,7 @@ def _bars(
         for x, group in groups
         if len(group)
     ]
-    errors = [[point.value - point.low for _, point in bars], [point.high - point.value for _, point in bars]]
-    heights = [point.value for _, point in bars]
+    heights, errors = [point.value for _, point in bars], _reach([point for _, point in bars])
     axis.bar([x for x, _ in bars], heights, width, color=colour, label=label, yerr=errors, error_kw={"elinewidth": 1})
 
 

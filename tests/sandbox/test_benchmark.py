@@ -1,23 +1,16 @@
 """The benchmark's tables and figure, from made-up times."""
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "sandbox.py"
-
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sandbox_benchmark", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("sandbox")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,192 @@
+"""The prompts and scoring rules of lm-evaluation-harness, so that our numbers can stand beside published ones.
+
+Its tasks `mbpp_instruct` (version 1.0) and `gsm8k_cot_llama` (version 4.0) as they are in lm-eval 0.4.13, written anew;
+`benchmarks/comparability.py` compares them with the harness's own files. Both are greedy. Where they differ from
+`evaluation`, and why `evaluation` does it otherwise:
+
+`mbpp_instruct`
+- The prompt shows all three asserts that score the completion, so nobody sees a program that is fitted to them. Ours
+  shows as many as the recipe says and keeps the others hidden.
+- The answer begins inside a Markdown fence that the prompt has opened: no room to reason first. Ours has tags for both.
+- A fence that is not closed within 256 tokens is no code. Ours runs to the end, and counts truncation apart.
+- The first word counts as the fence's language unless a line break stands before it. Where the chat template keeps the
+  line break after the opening fence (ChatML: SmolLM2, Qwen), a model goes on with `def`, loses it and scores 0; Llama's
+  template trims it (issue 3447 and pull request 3769 of the harness). Such a 0 says nothing about the model.
+- `test_setup_code` and `challenge_test_list` are not used: of MBPP's test split task 367 can hardly be solved, and 11
+  tasks have fewer asserts than with us.
+- The verdict is whether program and asserts run to their end in one process. Ours compares values outside of it, so
+  that a program cannot forge them: a program that passes only there has cheated.
+
+`gsm8k_cot_llama`
+- Answers are compared as text without commas, dollar signs and a final full stop: 72.00 is not 72, 1/2 is not 0.5. Ours
+  compares exact numbers.
+- `strict` wants "The final answer is"; without it the last number anywhere counts, such as a unit's "5%".
+- The task names no limit on new tokens, so the harness's own default, 256, cuts long answers off.
+
+`mbpp_instruct` has no stop words but the end of the turn; those of `gsm8k_cot_llama` are `GSM8K_STOPS`.
+
+What this module does not do: generate. A chat of `mbpp_messages` ends with the assistant's turn; a policy must go on
+from there (`continue_final_message=True` in transformers' chat templates), not open another one.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from grpo_utils import tasks
+from grpo_utils.extractors import FENCE, extract_hash_answer
+from grpo_utils.sandbox import Check
+from grpo_utils.tasks import Message, Task
+
+MAX_NEW_TOKENS = 256
+SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
+PREFIX = f"\n{FENCE}python\n"
+GSM8K_STOPS = ("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>")
+NUMBER = r"-?[$0-9.,]{2,}|-?[0-9]+"
+STRICT, FLEXIBLE = re.compile(f"The final answer is ({NUMBER})"), re.compile(f"({NUMBER})")
+
+
+def mbpp_examples(shots: int) -> list[Task]:
+    """Returns the worked examples of `mbpp_instruct`: tasks 2, 3 and 4 of MBPP's prompt split, at most three."""
+    return [task for task in tasks.load("mbpp", "prompt") if task.task_id in (2, 3, 4)][:shots]
+
+
+def mbpp_messages(task: Task, shown: Sequence[Task]) -> list[Message]:
+    """Returns the chat of `mbpp_instruct`. It ends with the opening of the answer, from which the policy goes on.
+
+    Args:
+        task: the task to ask for, with three asserts.
+        shown: from `mbpp_examples`, in order.
+
+    Example:
+    ```python
+    >>> task = Task(1, "Write a function to add.", "", ["assert add(1, 2) == 3"] * 3)
+    >>> mbpp_messages(task, [])[-1]
+    {'role': 'assistant', 'content': '\\n```python\\n'}
+
+    ```
+    """
+    chat = []
+    for example in shown:
+        chat += _turn(_mbpp_question(example), f"{PREFIX}{example.code}\n{FENCE}")
+    return chat + _turn(_mbpp_question(task), PREFIX)
+
+
+def _turn(question: str, answer: str) -> list[Message]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _mbpp_question(task: Task) -> str:
+    opening = "You are an expert Python programmer, and here is your task:"
+    return "\n".join([opening, task.text, "Your code should pass these tests:", *task.test_list[:3]])
+
+
+def mbpp_code(completion: str) -> str:
+    """Returns the program that `mbpp_instruct` finds in what a policy wrote after the prompt, or "" if there is none.
+
+    Example: a policy that goes on without a line break loses its first word.
+    ```python
+    >>> mbpp_code("\\ndef inc(n): return n + 1\\n```\\nThis adds one."), mbpp_code("def inc(n): return n + 1\\n```")
+    ('def inc(n): return n + 1', ' inc(n): return n + 1')
+
+    ```
+    """
+    body, closed, _ = completion.partition(FENCE)
+    return re.sub(r"\A\w+", "", body).removeprefix("\n").removesuffix("\n") if closed else ""
+
+
+def mbpp_check(task: Task, completion: str) -> Check:
+    """Returns the check by which `mbpp_instruct` scores a completion: three asserts, no setup code, three seconds.
+
+    Example:
+    ```python
+    >>> task = Task(1, "Write a function to add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3"] * 3)
+    >>> mbpp_check(task, "\\ndef add(a, b): return a - b\\n```").code
+    'def add(a, b): return a - b'
+
+    ```
+    """
+    return Check(mbpp_code(completion), tuple(task.test_list[:3]), tuple(task.function_names), timeout=SECONDS)
+
+
+def gsm8k_messages(question: str, shots: int = 8) -> list[Message]:
+    """Returns the chat of `gsm8k_cot_llama`: up to eight worked examples as earlier turns, then the question.
+
+    Example:
+    ```python
+    >>> chat = gsm8k_messages("6 * 7?", shots=1)
+    >>> [message["role"] for message in chat], chat[1]["content"][-21:]
+    (['user', 'assistant', 'user'], 'The final answer is 6')
+
+    ```
+    """
+    chat = []
+    for example in _gsm8k_examples()[:shots]:
+        chat += _turn(_gsm8k_question(example["question"]), example["answer"])
+    return [*chat, {"role": "user", "content": _gsm8k_question(question)}]
+
+
+@lru_cache
+def _gsm8k_examples() -> list[dict[str, str]]:
+    path = tasks.ROOT / "data" / "reference" / "gsm8k_cot_llama.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _gsm8k_question(question: str) -> str:
+    return (
+        "Given the following problem, reason and give a final answer to the problem.\n"
+        f"Problem: {question}\n"
+        'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n'
+    )
+
+
+def gsm8k_correct(completion: str, solution: str, strict: bool) -> bool:
+    """Whether `gsm8k_cot_llama` scores a completion as right.
+
+    Args:
+        completion: what the policy wrote, up to a stop word.
+        solution: GSM8K's worked solution, which ends with `#### ` and the gold number.
+        strict: the harness's `strict-match` (the number after the last "The final answer is") instead of its
+            `flexible-extract` (the last number).
+
+    Example:
+    ```python
+    >>> [gsm8k_correct(text, "6 * 7\\n#### 42", strict=True) for text in ("The final answer is $42.", "It is 42")]
+    [True, False]
+
+    ```
+    """
+    found = (STRICT if strict else FLEXIBLE).findall(completion)
+    number = found[-1].replace(",", "").replace("$", "").removesuffix(".") if found else None
+    return number is not None and number == extract_hash_answer(solution)
+
+
+def as_text(chat: Sequence[Message]) -> str:
+    """Returns a chat as the prompt that the harness makes of it without a chat template, for base models.
+
+    Example:
+    ```python
+    >>> chat = [{"role": "user", "content": "6 * 7? "}, {"role": "assistant", "content": "42"}]
+    >>> as_text([*chat, {"role": "user", "content": "1 + 1?"}])
+    '6 * 7? 42\\n\\n1 + 1?'
+
+    ```
+    """
+    ends = ["\n\n" if message["role"] == "assistant" else "" for message in chat[:-1]]
+    return "".join(message["content"] + end for message, end in zip(chat, [*ends, ""], strict=True))
+
+
+def cut(completion: str, stops: Sequence[str]) -> str:
+    """Returns the completion up to the first of the stop words.
+
+    Example:
+    ```python
+    >>> cut("The final answer is 42 Q: What else?", GSM8K_STOPS)
+    'The final answer is 42 '
+
+    ```
+    """
+    for stop in stops:
+        completion = completion.partition(stop)[0]
+    return completion

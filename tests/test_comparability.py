@@ -1,0 +1,80 @@
+"""The harness's rules: extraction against its own regular expression, scores, and the shape of its prompts."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_utils import comparability
+from grpo_utils.tasks import Task
+
+TASK = Task(7, "Write a function to add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3"] * 3)
+HARNESS = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)  # lm_eval/tasks/mbpp/utils.py, version 0.4.13
+
+
+@given(st.text(alphabet="`\n dé1").map(lambda text: text.replace("`1", "```")))
+def test_extraction_is_that_of_the_harness(text):
+    found = HARNESS.findall(f"```{text}")
+    assert comparability.mbpp_code(text) == (found[0] if found else "")
+
+
+@pytest.mark.parametrize(
+    ("completion", "passes"),
+    [
+        ("\ndef add(a, b): return a + b\n```", True),
+        ("\ndef add(a, b): return a + b\n```\nIt adds.\n```python\n1 / 0\n```", True),
+        ("\ndef add(a, b): return a + b", False),  # a fence left open is no code
+        ("def add(a, b): return a + b\n```", False),  # `def` is taken for the language
+        ("Sure:\n```python\ndef add(a, b): return a + b\n```", False),
+        ("\nclass Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()\n```", False),
+    ],
+)
+def test_a_program_passes_as_the_harness_wants_it(completion, passes, sandbox):
+    assert sandbox.check_many([comparability.mbpp_check(TASK, completion)])[0].ok == passes
+
+
+def test_the_check_leaves_out_setup_code_and_challenge_asserts():
+    task = Task(7, "", "def f(): pass", ["assert f() == 1"] * 4, "import math", ["assert f() == 2"])
+    check = comparability.mbpp_check(task, "\npass\n```")
+    assert (check.tests, check.setup) == (("assert f() == 1",) * 3, "")
+
+
+def test_worked_examples_are_turns_and_the_answer_is_begun():
+    chat = comparability.mbpp_messages(TASK, [TASK, TASK])
+    assert [message["role"] for message in chat] == ["user", "assistant"] * 3
+    assert chat[1]["content"] == f"{comparability.PREFIX}{TASK.code}\n```"
+    assert comparability.as_text(chat).endswith(f"== 3{comparability.PREFIX}")
+    assert comparability.as_text(chat).count("```\n\nYou are") == 2
+
+
+@pytest.mark.parametrize(
+    ("completion", "strict", "flexible"),
+    [
+        ("6 * 7 = 42. The final answer is 42", True, True),
+        ("The final answer is $1,042.", False, False),
+        ("The final answer is $42.", True, True),
+        ("The final answer is 42. Which is 5% more.", True, False),
+        ("It is 42", False, True),
+        ("The final answer is 42.00", False, False),
+        ("The final answer is 41. No: The final answer is 42", True, True),
+        ("none", False, False),
+    ],
+)
+def test_gsm8k_scores(completion, strict, flexible):
+    solution = "Six times seven.\n#### 42"
+    scores = [comparability.gsm8k_correct(completion, solution, rule) for rule in (True, False)]
+    assert scores == [strict, flexible]
+
+
+def test_all_eight_worked_examples_end_with_their_answer():
+    chat = comparability.gsm8k_messages("6 * 7?")
+    assert len(chat) == 17
+    assert all(re.search(r"The final answer is \d+$", message["content"]) for message in chat[1::2])
+
+
+def test_hostile_text_takes_linear_time():
+    for text in ("a" * 10**6, "`" * 10**6, "1" * 10**6, "The final answer is " * 10**5, "-" * 10**6):
+        comparability.mbpp_code(text)
+        comparability.gsm8k_correct(text, "#### 1", strict=True)
+        comparability.gsm8k_correct(text, "#### 1", strict=False)
