@@ -177,7 +177,7 @@ def compare_prompts(loaded: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
                 if name == "mbpp_instruct":
                     chat = comparability.mbpp_messages(owners[document["task_id"]], comparability.mbpp_examples(shots))
                 else:
-                    chat = comparability.gsm8k_messages(document["question"], shots)
+                    chat = comparability.gsm8k_messages(document["question"], comparability.gsm8k_examples(shots))
                 theirs = [harness_prompt(loaded[name], document, shots, chat=flag) for flag in (True, False)]
                 same += theirs == [chat, comparability.as_text(chat)]
             yield f"{name}, {shots}-shot prompts, as chat and as text", same, len(documents)

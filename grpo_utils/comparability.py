@@ -29,10 +29,12 @@ What this module does not do: generate. A chat of `mbpp_messages` ends with the 
 from there (`continue_final_message=True` in transformers' chat templates), not open another one.
 """
 
-import json
+import importlib.util
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
 
 from grpo_utils import tasks
 from grpo_utils.extractors import FENCE, extract_hash_answer
@@ -110,27 +112,40 @@ def mbpp_check(task: Task, completion: str) -> Check:
     return Check(mbpp_code(completion), tuple(task.test_list[:3]), tuple(task.function_names), timeout=SECONDS)
 
 
-def gsm8k_messages(question: str, shots: int = 8) -> list[Message]:
-    """Returns the chat of `gsm8k_cot_llama`: up to eight worked examples as earlier turns, then the question.
+def gsm8k_examples(shots: int) -> list[dict[str, str]]:
+    """Returns the worked examples of `gsm8k_cot_llama`, at most eight, each with its "question" and "target".
+
+    They are Wei et al.'s (2022, arXiv 2201.11903) and not ours to copy, so they are read from the installed harness.
+
+    Raises:
+        DataError: lm-eval is not installed.
+    """
+    package = importlib.util.find_spec("lm_eval")
+    if package is None or not package.submodule_search_locations:
+        raise tasks.DataError("The examples of gsm8k_cot_llama are lm-eval's: pip install --no-deps lm-eval==0.4.13.")
+    path = Path(package.submodule_search_locations[0]) / "tasks" / "gsm8k" / "gsm8k-cot-llama.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))["fewshot_config"]["samples"][:shots]
+
+
+def gsm8k_messages(question: str, shown: Sequence[Mapping[str, str]]) -> list[Message]:
+    """Returns the chat of `gsm8k_cot_llama`: worked examples as earlier turns, then the question.
+
+    Args:
+        question: the word problem.
+        shown: from `gsm8k_examples`, in order.
 
     Example:
     ```python
-    >>> chat = gsm8k_messages("6 * 7?", shots=1)
-    >>> [message["role"] for message in chat], chat[1]["content"][-21:]
-    (['user', 'assistant', 'user'], 'The final answer is 6')
+    >>> chat = gsm8k_messages("6 * 7?", [{"question": "1 + 1?", "target": "The final answer is 2"}])
+    >>> [message["role"] for message in chat], chat[1]["content"]
+    (['user', 'assistant', 'user'], 'The final answer is 2')
 
     ```
     """
     chat = []
-    for example in _gsm8k_examples()[:shots]:
-        chat += _turn(_gsm8k_question(example["question"]), example["answer"])
+    for example in shown:
+        chat += _turn(_gsm8k_question(example["question"]), example["target"])
     return [*chat, {"role": "user", "content": _gsm8k_question(question)}]
-
-
-@lru_cache
-def _gsm8k_examples() -> list[dict[str, str]]:
-    path = tasks.ROOT / "data" / "reference" / "gsm8k_cot_llama.json"
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _gsm8k_question(question: str) -> str:

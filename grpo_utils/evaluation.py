@@ -17,7 +17,7 @@ from grpo_utils import commands, policy, results, rewards, runs, tasks
 from grpo_utils.extractors import extract_any_code, extract_code, follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Recipe, Split
-from grpo_utils.sandbox import Check, Sandbox, Verdict
+from grpo_utils.sandbox import Sandbox, Verdict
 from grpo_utils.tasks import Task
 
 
@@ -167,10 +167,7 @@ def score(
     tags, visible = recipe.prompt.tags, recipe.prompt.visible_asserts
     strict = [extract_code(one.text, tags[-1]) for one in completions]
     lenient = [extract_any_code(one.text, tags[-1]) for one in completions]
-    checks = [
-        Check(code or "", task.asserts, task.function_names, task.test_setup_code)
-        for task, code in zip(owners, lenient, strict=True)
-    ]
+    checks = [task.check(code or "") for task, code in zip(owners, lenient, strict=True)]
     verdicts = rewards.judge(checks, sandbox)  # code in the answer tag is also the lenient code: one check serves both
     return [
         {

@@ -3,11 +3,12 @@
 import re
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_utils import comparability
-from grpo_utils.tasks import Task
+from grpo_utils.tasks import DataError, Task
 
 TASK = Task(7, "Write a function to add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3"] * 3)
 HARNESS = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)  # lm_eval/tasks/mbpp/utils.py, version 0.4.13
@@ -67,10 +68,20 @@ def test_gsm8k_scores(completion, strict, flexible):
     assert scores == [strict, flexible]
 
 
-def test_all_eight_worked_examples_end_with_their_answer():
-    chat = comparability.gsm8k_messages("6 * 7?")
-    assert len(chat) == 17
-    assert all(re.search(r"The final answer is \d+$", message["content"]) for message in chat[1::2])
+def test_the_worked_examples_of_gsm8k_come_from_the_harness(tmp_path, monkeypatch):
+    folder = tmp_path / "lm_eval" / "tasks" / "gsm8k"
+    folder.mkdir(parents=True)
+    (tmp_path / "lm_eval" / "__init__.py").touch()
+    samples = [{"question": f"{i}?", "target": f"The final answer is {i}"} for i in range(3)]
+    (folder / "gsm8k-cot-llama.yaml").write_text(yaml.safe_dump({"fewshot_config": {"samples": samples}}))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert comparability.gsm8k_examples(2) == samples[:2]
+
+
+def test_without_the_harness_its_worked_examples_are_refused(monkeypatch):
+    monkeypatch.setattr(comparability.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install"):
+        comparability.gsm8k_examples(8)
 
 
 def test_hostile_text_takes_linear_time():
