@@ -9,9 +9,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-import numpy as np
-
 from grpo_utils import commands, evaluation, recipes, results, runs, training
+from grpo_utils.statistics import Interval, across_seeds, bootstrap_mean
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,38 +37,51 @@ def measured(name: str, seed: int) -> tuple[recipes.Recipe, Path]:
     return recipe, run
 
 
+def changes(recipe: recipes.Recipe, run: Path) -> tuple[str, dict[str, list[float]]]:
+    """Returns the chosen checkpoint, and its gains in strict sampled pass@1 per test task: in all, and GRPO's share."""
+    records, shots = results.load_records(run), recipe.prompt.shots
+    best = results.choose(records, shots)
+    before = {"against the base's best prompt": (results.BASE, results.best_prompt(records))}
+    if recipe.warm_start:
+        before["of which GRPO, after the warm start"] = (results.WARM_START, shots)
+    after = results.per_task(records, best, "test", shots, "strict", greedy=False)
+    gains = {}
+    for label, (name, number) in before.items():
+        gains[label] = (after - results.per_task(records, name, "test", number, "strict", greedy=False)).tolist()
+    return best, gains
+
+
 def main() -> None:
-    """Prints one row per seed, and the mean over seeds with its range."""
+    """Prints one row per seed, and the mean over seeds with an interval over seeds and tasks."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--recipe", default="cpu-code")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="at least three")
     arguments = parser.parse_args()
-    lines = [
-        f"Strict sampled pass@1 on test, in points, with 95 % intervals: `python benchmarks/seeds.py --recipe "
-        f"{arguments.recipe} --seeds {' '.join(map(str, arguments.seeds))}`\n",
-        "| seed | chosen | trained | against the base's best prompt | of which GRPO, after the warm start |",
-        "|---|---|---|---|---|",
-    ]
-    gains: dict[str, list[float]] = {"against the base": [], "of GRPO": []}
+    rows, gains = [], {}
     for seed in arguments.seeds:
-        recipe, run = measured(arguments.recipe, seed)
-        records, shots = results.load_records(run), recipe.prompt.shots
-        after = (results.choose(records, shots), shots)
-        befores = [(results.BASE, results.best_prompt(records)), (results.WARM_START, shots)]
-        changes = [
-            results.difference(records, after, before, "test")[0] for before in befores[: 1 + bool(recipe.warm_start)]
-        ]
-        for values, change in zip(gains.values(), changes, strict=False):
-            values.append(100 * change.value)
-        cells = [f"{100 * c.value:+.1f} [{100 * c.low:+.1f}, {100 * c.high:+.1f}]" for c in changes]
-        trained = results.per_task(records, after[0], "test", shots, "strict", greedy=False).mean()
-        lines.append(f"| {seed} | {after[0]} | {trained:.1%} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    for label, values in gains.items():
-        if values:
-            lines.append(f"\nMean {label}: {np.mean(values):+.1f}, from {min(values):+.1f} to {max(values):+.1f}.")
-    print("\n".join(lines))
+        best, found = changes(*measured(arguments.recipe, seed))
+        for label, per_task in found.items():
+            gains.setdefault(label, []).append(per_task)
+        rows.append(f"| {seed} | {best} | {' | '.join(points(bootstrap_mean(each)) for each in found.values())} |")
+        print(rows[-1], flush=True)
+    over_all = " | ".join(points(across_seeds(each)) for each in gains.values())
+    seeds = " ".join(map(str, arguments.seeds))
+    lines = [
+        "Gain in strict sampled pass@1 on test, in points with 95 % intervals, over tasks for each seed and over seeds "
+        f"and tasks for all. `python benchmarks/seeds.py --recipe {arguments.recipe} --seeds {seeds}`",
+        "",
+        f"| seed | chosen | {' | '.join(gains)} |",
+        "|---|---|" + "---|" * len(gains),
+        *rows,
+        f"| all | | {over_all} |",
+    ]
     runs.write(RESULTS / f"{arguments.recipe}-seeds.md", "\n".join(lines) + "\n")
+    print("", *lines, sep="\n")
+
+
+def points(interval: Interval) -> str:
+    """Returns an interval in percentage points."""
+    return f"{100 * interval.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 if __name__ == "__main__":
