@@ -21,7 +21,7 @@ from grpo_utils.recipes import Recipe
 from grpo_utils.statistics import Interval, bootstrap_mean, wilson
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart
-BLUE, ORANGE, GREEN, RED, GREY = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
+BLUE, ORANGE, GREEN, RED, GREY, PINK = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F", "#CC79A7"
 STYLE = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
@@ -86,9 +86,11 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     figure, axis = plt.subplots(figsize=(6.6, 4.0), layout="constrained")
     kept = records[records.split == "validation"]
     names = sorted(kept.checkpoint.unique(), key=results.step_of)
-    for shots, colour in zip(sorted(kept.shots.unique()), (GREY, BLUE, ORANGE, GREEN), strict=False):
+    prompts = sorted(kept.shots.unique(), key=lambda shots: shots != trained_shots)  # the prompt of training first
+    for shots, colour in zip(prompts, (BLUE, GREY, ORANGE, GREEN), strict=False):
         points = {names.index(name): point for name, point in _by_checkpoint(kept[kept.shots == shots]).items()}
-        label = f"{shots}-shot" + (" (as trained)" if shots == trained_shots else "")
+        label = f"{shots}-shot" + (", as trained" if shots == trained_shots else "")
+        label += "" if (kept[kept.shots == shots]["sample"] >= 0).any() else ", greedy only"
         axis.plot(points.keys(), [point.value for point in points.values()], "o-", color=colour, label=label)
         low, high = [point.low for point in points.values()], [point.high for point in points.values()]
         axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
@@ -171,13 +173,13 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
     grades = sorted(grade for grade in test.grade.dropna().unique())
     chosen = {results.BASE: results.best_prompt(records), results.WARM_START: trained_shots, best: trained_shots}
-    for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (GREY, ORANGE, BLUE), strict=True):
+    for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (PINK, RED, GREEN), strict=True):
         kept = sampled[(sampled.checkpoint == name) & (sampled.shots == shots)]
         groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
         _bars(right, groups, "strict", colour, 0.25, f"{names[name]}, {shots}-shot")
     right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])
     right.set(ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
+    right.legend(loc="upper right")
     return figure
 
 
