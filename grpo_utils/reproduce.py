@@ -22,7 +22,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grpo_utils import commands, recipes, runs, tasks, training
+from grpo_utils import commands, recipes, runs, tasks
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
@@ -152,6 +152,8 @@ def main() -> None:
     arguments = parser.parse_args()
     name, overrides = commands.parameters_of(arguments)
     recipe = recipes.load(name, overrides)
+    from grpo_utils import training  # loads torch and TRL: a mistake in the recipe is told before that
+
     training.check_arguments(recipe)
     chosen = choose(arguments.only, arguments.first)
     run = runs.outputs() / recipe.name

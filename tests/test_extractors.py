@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -136,14 +135,9 @@ def test_an_integer_comes_back_from_any_way_to_write_it(value, way):
     "piece", [*PIECES, "1,", "1.", "1/", "1e", "(", " ", "\\boxed{1", "<answer a", "@a\n", "from "]
 )
 @pytest.mark.parametrize("name", ONE_TEXT)
-def test_a_megabyte_of_hostile_text_takes_less_than_50_ms(name, piece):
-    text = "<answer>" + piece * (1_000_000 // len(piece))
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        ONE_TEXT[name](text)
-        took.append(time.process_time() - began)
-    assert min(took) < 0.05
+def test_a_megabyte_of_hostile_text_neither_raises_nor_hangs(name, piece):
+    # anything but linear time would take minutes; benchmarks/rewards.py measures it
+    ONE_TEXT[name]("<answer>" + piece * (1_000_000 // len(piece)))
 
 
 @given(st.text().filter(lambda text: "<" not in text))
