@@ -35,7 +35,7 @@ def compare_generation() -> None:
     plain = policy.load(recipe.model).model
     plain.set_attn_implementation("sdpa")
     for model in (ours.model, plain):  # no token ends a row: both sides write exactly TOKENS tokens
-        model.generation_config.eos_token_id = [-1]
+        model.generation_config.eos_token_id = [model.config.vocab_size]
     batch = tasks.load("starter", "train")[:BATCH]
     print(f"{BATCH} completions of {TOKENS} tokens    ours    plain    plain / ours")
     for shots in (0, 1, 3):
