@@ -1,7 +1,7 @@
-"""What the rewards cost beside the sandbox: `python benchmarks/rewards.py`, a few seconds.
+"""What rewards and extractors cost beside the sandbox: `python benchmarks/rewards.py`, half a minute.
 
 Processor time, the fastest of five runs each: a batch of 512 completions under all rewards that run no code, the
-slowest of them on completions of a megabyte made to be slow, and the import in a fresh process.
+slowest reward and the slowest extractor on hostile texts of a megabyte, and the import in a fresh process.
 """
 
 import subprocess
@@ -9,12 +9,22 @@ import sys
 import time
 from collections.abc import Callable
 
-from grpo_utils import rewards
+from grpo_utils import extractors, rewards
 
 PROGRAM = "import time; began = time.process_time(); import grpo_utils.rewards; print(time.process_time() - began)"
 RUN_CODE = {"tests", "tests_graded", "runs", "error_graded", "visible_tests", "hidden_tests"}
 NAMES = [name for name in rewards.REGISTRY if name not in RUN_CODE]
 BATCH = [f"<thought>{'so ' * 30}</thought>\n<answer>\n{'$' * (i % 2)}{i}\n</answer>" for i in range(512)]
+TAGGED = {name: getattr(extractors, name) for name in ("extract_tag", "extract_code", "extract_any_code")}
+EXTRACTORS: dict[str, Callable[[str], object]] = {
+    **{name: lambda text, extract=extract: extract(text, "answer") for name, extract in TAGGED.items()},
+    "follows_format": lambda text: extractors.follows_format(text, ("thought", "answer")),
+    "extract_fenced": extractors.extract_fenced,
+    "extract_final_number": extractors.extract_final_number,
+    "extract_hash_answer": extractors.extract_hash_answer,
+    "extract_xml_answer": extractors.extract_xml_answer,
+    "extract_final_answer": extractors.extract_final_answer,
+}
 HOSTILE = {
     "opening tags": "<answer>" * 125_000,
     "tags with attributes": "<answer " * 125_000,
@@ -49,14 +59,16 @@ def score(names: list[str], completions: list[str]) -> None:
 
 
 def main() -> None:
-    """Prints the three measurements."""
+    """Prints the measurements."""
     print(f"{len(BATCH)} completions, {len(NAMES)} rewards: {milliseconds(lambda: score(NAMES, BATCH)):.1f} ms")
-    worst = max(
-        (milliseconds(lambda name=name, text=text: score([name], [text])), name, label)
-        for name in NAMES
-        for label, text in HOSTILE.items()
-    )
-    print(f"1 MB hostile completion: at most {worst[0]:.1f} ms ({worst[1]}, {worst[2]})")
+    scores = {name: lambda text, name=name: score([name], [text]) for name in NAMES}
+    for kind, functions in (("reward", scores), ("extractor", EXTRACTORS)):
+        took, name, label = max(
+            (milliseconds(lambda work=work, text=text: work(text)), name, label)
+            for name, work in functions.items()
+            for label, text in HOSTILE.items()
+        )
+        print(f"1 MB of hostile text: the slowest {kind} takes {took:.1f} ms ({name}, {label})")
     starts = [float(subprocess.check_output([sys.executable, "-c", PROGRAM], text=True)) for _ in range(5)]
     print(f"import grpo_utils.rewards: {min(starts):.3f} s")
 

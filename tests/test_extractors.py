@@ -140,6 +140,12 @@ def test_a_megabyte_of_hostile_text_neither_raises_nor_hangs(name, piece):
     ONE_TEXT[name]("<answer>" + piece * (1_000_000 // len(piece)))
 
 
+@given(st.text(alphabet="12,٣ a"))
+def test_the_walkthroughs_number_is_the_one_that_its_expression_finds(text):
+    found = re.search(r"\d+(?:,\d+)*", text)
+    assert extract_final_answer(text) == (found.group().replace(",", "") if found else "0")
+
+
 @given(st.text().filter(lambda text: "<" not in text))
 def test_a_tagged_text_comes_back(text):
     assert extract_tag(f"before <answer>{text}</answer> after", "answer") == text.strip()

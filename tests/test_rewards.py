@@ -218,42 +218,11 @@ def test_strict_format_agrees_with_the_format_reward_of_open_r1(text, expected):
 # --------------------------------------------------------------------------------------------- hostile text, imports
 
 
-WITHOUT_SANDBOX = sorted(set(CORPUS) - NEEDS_SANDBOX | {"defines_function"})
-
-
-def batch_of(completions: list[str]) -> dict:
-    size = len(completions)
-    task = {"asserts": [["assert inc(1) == 2"]] * size, "names": [["inc"]] * size}
-    return {"answer": ["42"] * size, "completion_ids": [[0] * 60] * size, **task}
-
-
-def score(names: list[str], completions: list[str]) -> None:
-    settings = {"max_completion_length": 100}
-    functions, _ = rewards.build(dict.fromkeys(names, 1.0), **settings)
-    columns = batch_of(completions)
-    for function in functions:
-        own = columns if function.__name__ == "defines_function" else {**columns, "names": None}
-        if "correctness" in function.__name__ or function.__name__ in ("cosine", "length_penalty", "numeric"):
-            own = {key: columns[key] for key in ("answer", "completion_ids")}
-        function(completions, **own)
-
-
-HOSTILE = {
-    "opening tags": "<answer>" * 125_000,
-    "tags with attributes": "<answer " * 125_000,
-    "one long attribute": "<answer " + "a" * 1_000_000,
-    "digits in a tag": f"<answer>{'9' * 1_000_000}</answer>",
-    "numbers in a tag": f"<answer>{'1,' * 500_000}</answer>",
-    "line breaks in a tag": "<answer>" + "\n" * 1_000_000 + "</answer>",
-    "definitions": f"<answer>{'def inc ' * 125_000}</answer>",
-    "boxes": "<answer>" + "\\boxed{" * 140_000 + "</answer>",
-    "think": "<think>" * 70_000 + "</think>" * 60_000,
-}
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_no_reward_raises_or_hangs_on_a_hostile_completion_of_a_megabyte(text):
-    score(WITHOUT_SANDBOX, [text])  # anything but linear time would take minutes; benchmarks/rewards.py measures it
+def test_no_reward_raises_or_hangs_on_a_hostile_completion_of_a_megabyte(load_benchmark):
+    benchmark = load_benchmark("rewards")
+    assert set(benchmark.NAMES) == set(CORPUS) - NEEDS_SANDBOX | {"defines_function"}
+    for text in benchmark.HOSTILE.values():
+        benchmark.score(benchmark.NAMES, [text])  # anything but linear time would take minutes
 
 
 def test_rewards_are_imported_without_torch():

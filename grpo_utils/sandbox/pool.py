@@ -79,7 +79,7 @@ class Sandbox:
         _sandboxes.add(self)
         try:
             self._require_layers(strict, without)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no zygote may be left behind; the exception goes on
             self.close()
             raise
 
