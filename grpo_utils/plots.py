@@ -175,6 +175,8 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     chosen = {results.BASE: results.best_prompt(records), results.WARM_START: trained_shots, best: trained_shots}
     for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (PINK, RED, GREEN), strict=True):
         kept = sampled[(sampled.checkpoint == name) & (sampled.shots == shots)]
+        if kept.empty:  # a recipe without a warm start
+            continue
         groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
         _bars(right, groups, "strict", colour, 0.25, f"{names[name]}, {shots}-shot")
     right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])

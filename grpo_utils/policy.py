@@ -287,16 +287,10 @@ def _prefill(model: Any, inputs: torch.Tensor, mask: torch.Tensor, cache: Dynami
     return cache
 
 
-def _generate_batch(
-    policy: Policy,
-    rows: list[list[int]],
-    prefix: DynamicCache,
-    generators: list[torch.Generator | None],
-    temperature: float,
-    max_new_tokens: int,
-) -> list[list[int]]:
-    """Returns the new token ids of each row, up to and with its end token."""
-    model, pad = policy.model, policy.tokenizer.pad_token_id
+def _read_prompts(
+    model: Any, rows: list[list[int]], prefix: DynamicCache, pad: int
+) -> tuple[torch.Tensor, torch.Tensor, DynamicCache]:
+    """Computes each different prompt once, and returns token ids, attention mask and cache with all rows."""
     unique = sorted({tuple(row) for row in rows})
     longest, shared = max(map(len, unique)), prefix.get_seq_length()
     # the padding goes between the shared beginning and the rest, so that the shared keys keep their positions
@@ -310,19 +304,32 @@ def _generate_batch(
     cache.batch_repeat_interleave(len(unique))
     _prefill(model, inputs, mask, cache)
     places = torch.tensor([unique.index(tuple(row)) for row in rows], device=model.device)
+    cache.batch_select_indices(places)
+    return inputs[places], mask[places], cache
+
+
+def _generate_batch(
+    policy: Policy,
+    rows: list[list[int]],
+    prefix: DynamicCache,
+    generators: list[torch.Generator | None],
+    temperature: float,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """Returns the new token ids of each row, up to and with its end token."""
+    model, pad, ends = policy.model, policy.tokenizer.pad_token_id, _end_ids(policy)
+    inputs, mask, cache = _read_prompts(model, rows, prefix, pad)
     alive, written = list(range(len(rows))), [[] for _ in rows]
-    for length in (min(SLICE, max_new_tokens - first) for first in range(0, max_new_tokens, SLICE)):
-        cache.batch_select_indices(places)
-        inputs, mask = inputs[places], mask[places]
+    for first in range(0, max_new_tokens, SLICE):
         output = model.generate(
             input_ids=inputs,
             attention_mask=mask,
             past_key_values=cache,
             logits_processor=LogitsProcessorList([_SampleByRow(temperature, [generators[i] for i in alive])]),
             do_sample=False,
-            max_new_tokens=length,
+            max_new_tokens=min(SLICE, max_new_tokens - first),
             pad_token_id=pad,
-            eos_token_id=_end_ids(policy),
+            eos_token_id=ends,
             repetition_penalty=1.0,  # TRL trains without what a model's generation config may ask for
             temperature=None,
             top_p=None,
@@ -330,13 +337,13 @@ def _generate_batch(
         )
         for i, tokens in zip(alive, output[:, inputs.shape[1] :].tolist(), strict=True):
             written[i] += tokens
-        left = [place for place, i in enumerate(alive) if not set(_end_ids(policy)) & set(written[i])]
+        left = [place for place, i in enumerate(alive) if not set(ends) & set(written[i])]
         if not left:
             break
         places = torch.tensor(left, device=model.device)
-        alive = [alive[place] for place in left]
-        mask = torch.cat([mask, mask.new_ones(len(mask), output.shape[1] - inputs.shape[1])], dim=1)
-        inputs = output
+        cache.batch_select_indices(places)
+        mask = torch.cat([mask, mask.new_ones(len(mask), output.shape[1] - inputs.shape[1])], dim=1)[places]
+        inputs, alive = output[places], [alive[place] for place in left]
     return written
 
 

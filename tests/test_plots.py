@@ -35,3 +35,15 @@ def test_the_figure_shows_the_published_table_and_our_policies_in_order_of_train
     assert drawn == [published["0-shot"].tolist(), published["3-shot"].tolist()]
     assert right.containers[0][0].get_ydata().tolist() == [0.1, 0.3, 0.5]
     assert [label.get_text() for label in right.get_xticklabels()] == ["base", "step 4", "step 10"]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_warm_start_is_drawn_only_where_there_was_one(warm):
+    names = [results.BASE, "checkpoint-4"] + ([results.WARM_START] if warm else [])
+    key = {"split": "test", "shots": 0, "strict": True, "lenient": True, "grade": 1, "task_id": 1}
+    rows = [key | {"checkpoint": name, "sample": sample} for name in names for sample in (-1, 0)]
+    left, right = plots.before_and_after(pd.DataFrame(rows), "checkpoint-4", trained_shots=0).axes
+    expected = ["base, 0-shot", "warm start, 0-shot", "trained, 0-shot"]
+    shown = [text.get_text() for text in right.get_legend().get_texts()]
+    assert shown == [label for label in expected if warm or "warm" not in label]
+    assert len(left.get_xticks()) == len(names)
