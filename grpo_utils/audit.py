@@ -26,11 +26,10 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_utils import tasks
 from grpo_utils.errors import UserError
-from grpo_utils.extractors import extract_final_number
 from grpo_utils.recipes import Prompt
 from grpo_utils.rewards.registry import Reward, registered
+from grpo_utils.tasks import Task
 
 KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
 PADDING = "Let me think about that again. " * 100
@@ -89,7 +88,7 @@ def audit(
 
     Args:
         rewards: from `rewards.build`.
-        examples: the tasks, from `code_examples` or `maths_examples`.
+        examples: the tasks, from `examples`.
         tags: names of the tagged sections.
         weights: one per reward; default: 1 for each.
         max_completion_length: tokens at which a completion is cut off.
@@ -186,55 +185,21 @@ def _cancelled(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def code_examples(batch: Sequence[tasks.Task], prompt: Prompt, columns: Mapping[str, Sequence[Any]]) -> list[Example]:
-    """Returns programming tasks as the audit takes them.
-
-    The wrong answer is the reference with its result put into a tuple: right name, right arguments, wrong value.
+def examples(batch: Sequence[Task], prompt: Prompt) -> list[Example]:
+    """Returns tasks as the audit takes them.
 
     Args:
         batch: the tasks.
         prompt: the recipe's `prompt` block: tags, and the number of asserts shown.
-        columns: what rewards read, one entry per task, from `training.columns`.
-    """
-    return [
-        Example(
-            tasks.question(task, prompt.visible_asserts),
-            tasks.reference_answer(task, prompt.tags),
-            _sections(prompt.tags, "So I return it.", _wrapped(task)),
-            {name: values[i] for name, values in columns.items()},
-        )
-        for i, task in enumerate(batch)
-    ]
-
-
-def _wrapped(task: tasks.Task) -> str:
-    name = task.function_name
-    return f"{task.code}\n_right = {name}\ndef {name}(*args, **options):\n    return (_right(*args, **options),)"
-
-
-def maths_examples(rows: Iterable[tuple[str, str, str]], tags: Sequence[str]) -> list[Example]:
-    """Returns word problems as the audit takes them; the wrong answer is a tenth too large.
-
-    Args:
-        rows: question, worked solution and gold number, all as text.
-        tags: names of the tagged sections.
 
     Example:
     ```python
-    >>> (example,) = maths_examples([("6 * 7?", "Six times seven.", "42")], ("thought", "answer"))
-    >>> example.wrong
-    '<thought>\\nSix times seven.\\n</thought>\\n<answer>\\n47\\n</answer>'
+    >>> from grpo_utils import recipes, tasks
+    >>> batch = [tasks.MathsTask(task_id=0, text="6 * 7?", solution="6 * 7 = 42", answer="42")]
+    >>> examples(batch, recipes.load("cpu-code").prompt)[0].wrong
+    '<thought>\\n6 * 7 = 42\\n</thought>\\n<answer>\\n47\\n</answer>'
 
     ```
     """
-    examples = []
-    for question, solution, answer in rows:
-        gold = extract_final_number(answer) or 0
-        wrong = str(int(gold) + abs(int(gold)) // 10 + 1)
-        texts = [_sections(tags, solution, text) for text in (answer, wrong)]
-        examples.append(Example(question, texts[0], texts[1], {"answer": answer}))
-    return examples
-
-
-def _sections(tags: Sequence[str], thought: str, answer: str) -> str:
-    return f"<{tags[0]}>\n{thought}\n</{tags[0]}>\n<{tags[-1]}>\n{answer}\n</{tags[-1]}>"
+    tags = prompt.tags
+    return [Example(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns()) for t in batch]

@@ -7,7 +7,7 @@ installed versions.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
@@ -34,16 +34,20 @@ class Model(_Section):
 
 
 class Dataset(_Section):
-    """Which tasks. `limits` shortens splits; the other keys filter the training split by difficulty.
+    """Which tasks. `shuffle` is a seed to reorder splits with; `limits` then shortens them to a number or a share.
+
+    The other keys filter the training split: `max_difficulty` is the largest number of branches in a reference program,
+    or of steps in a worked solution.
 
     `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
     """
 
     name: str
     max_grade: int | None = Field(default=None, ge=1)
-    max_branches: int | None = Field(default=None, ge=0)
+    max_difficulty: int | None = Field(default=None, ge=0)
     pass_rate: tuple[float, float] | None = None
-    limits: dict[Split, NonNegativeInt] = Field(default_factory=dict)
+    shuffle: int | None = None
+    limits: dict[Split, NonNegativeInt | Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
 
 
 class Prompt(_Section):

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -69,13 +69,10 @@ def check_arguments(recipe: Recipe) -> None:
             raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {error}") from error
 
 
-def columns(batch: list[Task]) -> dict[str, list[Any]]:
-    """Returns the columns that rewards read, one entry per task: `asserts`, `setup` and `names`."""
-    return {
-        "asserts": [task.asserts for task in batch],
-        "setup": [task.test_setup_code for task in batch],
-        "names": [task.function_names for task in batch],
-    }
+def columns(batch: Sequence[Task]) -> dict[str, list[Any]]:
+    """Returns the columns that rewards read, one entry per task."""
+    rows = [task.columns() for task in batch]
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def reward_functions(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[rewards.Reward], list[float]]:
@@ -235,7 +232,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         return folder if folder.is_dir() else None
     batch = tasks.load_split(recipe, "train")
     examples = tasks.examples(recipe)[: recipe.prompt.shots]
-    answers = [[{"role": "assistant", "content": tasks.reference_answer(t, recipe.prompt.tags)}] for t in batch]
+    answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
     base = policy.load(recipe.model)
     set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything

@@ -1,6 +1,5 @@
 """The audit: every reward passes on the data sets that are here, and each planted defect is named."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,9 +9,8 @@ import pytest
 from grpo_utils import audit, recipes, rewards, tasks
 from grpo_utils.audit import AuditError, Example
 from grpo_utils.errors import UserError
-from grpo_utils.extractors import extract_hash_answer, extract_tag
+from grpo_utils.extractors import extract_tag
 from grpo_utils.rewards import REGISTRY, reward, texts
-from grpo_utils.training import columns
 
 TAGS = ("thought", "answer")
 MATHS = {"hard_correctness", "soft_correctness", "numeric", "integer"}
@@ -30,12 +28,13 @@ def programs(name: str) -> list[Example]:
     batch = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
     # the reference of MBPP 123 computes for 2.7 of the sandbox's 3 seconds: too close on a busy machine
     batch = [task for task in batch if (name, task.task_id) != ("mbpp", 123)]
-    return audit.code_examples(batch, recipes.load("cpu-code").prompt, columns(batch))
+    return audit.examples(batch, recipes.load("cpu-code").prompt)
 
 
 def word_problems(tags: tuple[str, str] = TAGS) -> list[Example]:
     rows = [("6 * 7?", "Six times seven:\n42.", "42"), ("1 / 4 of -4?", "A quarter.", "-1"), ("1 - 1?", "0.", "0")]
-    return audit.maths_examples(rows, tags)
+    batch = [tasks.MathsTask(task_id=0, text=text, solution=solution, answer=gold) for text, solution, gold in rows]
+    return audit.examples(batch, recipes.load("cpu-code", {"prompt.tags": tags}).prompt)
 
 
 @pytest.fixture
@@ -59,12 +58,10 @@ def test_every_reward_for_programs_keeps_its_promises_on_every_task(name):
 def test_every_reward_for_maths_keeps_its_promises_on_gsm8k():
     if not (DATA and (Path(DATA) / "gsm8k").is_dir()):
         pytest.skip("GSM8K is not in GRPO_DATA_DIR")
-    lines = (Path(DATA) / "gsm8k" / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    found = []
-    for row in map(json.loads, lines):
-        solution, gold = row["answer"].rpartition("####")[0], extract_hash_answer(row["answer"])
-        found.append((row["question"], solution.strip(), gold or ""))
-    report = report_on(MATHS | {"strict_format", "soft_format", "tag_count"}, audit.maths_examples(found, TAGS))
+    batch = [task for split in tasks.SPLITS for task in tasks.load("gsm8k", split)]
+    assert len(batch) == 7473 + 1319
+    problems = audit.examples(batch, recipes.load("cpu-code").prompt)
+    report = report_on(MATHS | {"strict_format", "soft_format", "tag_count"}, problems)
     assert report.failures == []
 
 
@@ -104,7 +101,8 @@ def test_a_pattern_whose_dot_stops_at_a_line_break_is_caught(planted):
 
 
 def test_comparing_42_dollars_with_42_is_caught():
-    examples = audit.maths_examples([("6 * 7?", "Six times seven.", "$42")], TAGS)
+    dollars = tasks.MathsTask(task_id=0, text="6 * 7?", solution="Six times seven.", answer="$42")
+    examples = audit.examples([dollars], recipes.load("cpu-code").prompt)
     stripped = [Example(e.question, e.gold, e.wrong, {"answer": "42"}) for e in examples]
     assert report_on({"hard_correctness"}, stripped).failures[0] == (
         "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for '6 * 7?'."

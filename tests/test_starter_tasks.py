@@ -25,7 +25,7 @@ def call_of(test: str) -> tuple[str, list, object]:
     return call.func.id, [ast.literal_eval(arg) for arg in call.args], ast.literal_eval(comparison.comparators[0])
 
 
-def lazy_solutions(task: tasks.Task) -> dict[str, str]:
+def lazy_solutions(task: tasks.CodeTask) -> dict[str, str]:
     """Programs that a policy might find instead of solving the task."""
     name, _, first = call_of(task.test_list[0])
     constants = {f"constant {value!r}": repr(value) for value in (0, 1, -1, True, False, "", [], {}, None)}
@@ -33,7 +33,7 @@ def lazy_solutions(task: tasks.Task) -> dict[str, str]:
     return {label: f"def {name}(*a):\n    return {body}" for label, body in bodies.items()} | {"empty": ""}
 
 
-def off_by_one(task: tasks.Task) -> str:
+def off_by_one(task: tasks.CodeTask) -> str:
     """The reference, with every result a little wrong."""
     name = call_of(task.test_list[0])[0]
     return (
@@ -120,7 +120,7 @@ def test_no_function_behaves_like_one_in_another_split(sandbox):
     assert twins == []
 
 
-def passes_of(pairs: list[tuple[tasks.Task, tasks.Task]], sandbox) -> list[bool]:
+def passes_of(pairs: list[tuple[tasks.CodeTask, tasks.CodeTask]], sandbox) -> list[bool]:
     """Whether the first task's function, under the other's name, passes the second task's asserts."""
     checks = []
     for candidate, task in pairs:

@@ -1,19 +1,28 @@
 """Tasks: malformed data is refused by file and line, prompts show what they should, filters filter."""
 
+import hashlib
 import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
 
 import datasets
 import pytest
 
 from grpo_utils import recipes, tasks
-from grpo_utils.tasks import DataError
+from grpo_utils.tasks import DataError, loading
 
+PROMPT = recipes.load("cpu-code").prompt
 GOOD = {
     "task_id": 1,
     "text": "Write a function to add.",
     "code": "def add(a, b): return a + b",
     "test_list": ["assert 1"],
 }
+
+WORD_PROBLEM = {"question": "6 * 7?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}
+DATA = os.environ.get("GRPO_DATA_DIR")
 
 
 def write(folder, lines, name="mine"):
@@ -55,21 +64,21 @@ def test_a_data_set_without_a_hub_says_both_ways_to_get_it(monkeypatch, tmp_path
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    monkeypatch.setattr(loading, "ROOT", tmp_path)
     with pytest.raises(DataError, match=r"tasks download mbpp.* GRPO_DATA_DIR"):
         tasks.load("mbpp", "train")
 
 
 def test_the_folder_in_the_environment_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
-    write(tmp_path, [json.dumps(GOOD)], name="starter")
-    assert [task.text for task in tasks.load("starter", "train")] == [GOOD["text"]]
+    write(tmp_path, [json.dumps(GOOD | {"task_id": i}) for i in range(10)], name="starter")
+    assert {task.text for task in tasks.load("starter", "train")} == {GOOD["text"]}
 
 
 def test_the_prompt_shows_as_many_asserts_as_the_recipe_says():
     task = tasks.load("starter", "train")[0]
     for shown in range(4):
-        text = tasks.question(task, shown)
+        text = task.question(PROMPT.model_copy(update={"visible_asserts": shown}))
         assert [test in text for test in task.test_list[:3]] == [i < shown for i in range(3)]
         assert not any(test in text for test in task.challenge_test_list)
 
@@ -82,7 +91,7 @@ def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
 
 
 def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbox):
-    problems = tasks.load_human_eval()
+    problems = tasks.load("human-eval", "test")
     assert len(problems) == 164
     assert [v for v in sandbox.check_many([task.check(task.code) for task in problems]) if not v.ok] == []
     stubs = [task.check(f"def {task.function_name}(*given): return None") for task in problems]
@@ -90,16 +99,16 @@ def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbo
 
 
 def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandbox):
-    task = next(task for task in tasks.load_human_eval() if task.task_id == 32)
-    assert "assert" not in tasks.question(task, visible_asserts=3)
+    task = next(task for task in tasks.load("human-eval", "test") if task.task_id == 32)
+    assert "assert" not in task.question(PROMPT)
     forged = "def poly(xs, x): return 0\ndef find_zero(xs): return 1"
     assert not sandbox.check_many([task.check(forged)])[0].ok
 
 
 def test_filters_touch_only_the_training_split():
-    recipe = recipes.load("cpu-code", {"dataset.max_grade": 1, "dataset.max_branches": 0})
+    recipe = recipes.load("cpu-code", {"dataset.max_grade": 1, "dataset.max_difficulty": 0})
     assert {task.grade for task in tasks.load_split(recipe, "train")} == {1}
-    assert {task.branches for task in tasks.load_split(recipe, "train")} == {0}
+    assert {task.difficulty for task in tasks.load_split(recipe, "train")} == {0}
     assert len(tasks.load_split(recipe, "test")) == len(tasks.load("starter", "test"))
 
 
@@ -107,3 +116,57 @@ def test_filters_that_leave_nothing_are_refused():
     recipe = recipes.load("cpu-code", {"dataset.limits": {"train": 0}})
     with pytest.raises(DataError, match="No train task"):
         tasks.load_split(recipe, "train")
+
+
+def test_shuffling_is_the_same_for_the_same_seed_and_a_share_cuts_a_split():
+    half = recipes.load("cpu-code", {"dataset.shuffle": 42, "dataset.limits": {"test": 0.5}})
+    drawn, everything = tasks.load_split(half, "test"), tasks.load("starter", "test")
+    assert drawn == tasks.load_split(half, "test") != everything[:60]
+    assert len(drawn) == 60
+    assert all(task in everything for task in drawn)
+
+
+def test_a_data_set_without_prompt_and_validation_splits_gets_them_from_train(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    write(tmp_path, [json.dumps(WORD_PROBLEM | {"question": f"{i} + 0?"}) for i in range(100)])
+    parts = {split: [task.task_id for task in tasks.load("mine", split)] for split in ("prompt", "train", "validation")}
+    assert parts == {"prompt": [*range(1, 9)], "train": [*range(9, 91)], "validation": [*range(91, 101)]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": "42"}, "line 1: the answer must end in '#### ' and the gold number"),
+        ({"answer": "#### many"}, "line 1: the answer must end in '#### ' and the gold number"),
+        ({"answer": 42}, "line 1: key 'answer' must be there and be of type str"),
+        ({"grade": "easy"}, "line 1: key 'grade' has a value of the wrong type"),
+    ],
+)
+def test_a_malformed_word_problem_is_named_with_its_file(change, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    write(tmp_path, [json.dumps(WORD_PROBLEM | change)])
+    with pytest.raises(DataError, match=message):
+        tasks.load("mine", "train")
+
+
+@pytest.mark.parametrize("name", ["reasoning-gym", "gsm8k"])
+def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answer(name):
+    if name == "gsm8k" and not (DATA and (Path(DATA) / "gsm8k").is_dir()):
+        pytest.skip("GSM8K is not in GRPO_DATA_DIR")
+    tags = ("reasoning", "answer")
+    problems = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
+    for task in problems:
+        assert task.check(task.strict_answer(task.reference_answer(tags), "answer")).ok
+        assert not task.check(task.strict_answer(task.wrong_answer(tags), "answer")).ok
+        assert task.difficulty >= 1
+    assert len(problems) == {"reasoning-gym": 620, "gsm8k": 7473 + 1319}[name]
+
+
+def test_generated_problems_are_the_same_everywhere_and_no_two_splits_share_their_terms():
+    splits = {split: tasks.load("reasoning-gym", split) for split in tasks.SPLITS}
+    text = json.dumps([asdict(task) for batch in splits.values() for task in batch])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "SHA"
+    terms = [sorted(re.findall(r"[+-]? ?\d+", task.text)) for batch in splits.values() for task in batch]
+    assert len({tuple(each) for each in terms}) == len(terms)
+    for task in splits["test"]:
+        assert eval(re.search(r"-?\d[\d +-]*", task.text)[0]) == int(task.answer)

@@ -1,0 +1,33 @@
+"""A data set -> tasks, and a task -> the prompt that puts it to a policy.
+
+There are two kinds of task: `code` (a function to write, judged by asserts) and `maths` (a word problem, judged by a
+number). Both answer the same questions, so nothing outside of this package asks which kind it has. A kind of your
+own is a subclass of `Task` and a line in `loading.KINDS`.
+
+`python -m grpo_utils.tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
+"""
+
+from .code import CodeTask, count_branches
+from .loading import HUB, SPLITS, download, examples, fingerprint, folders, is_within, load, load_split, read_jsonl
+from .maths import MathsTask
+from .task import DataError, Message, Task, messages
+
+__all__ = [
+    "HUB",
+    "SPLITS",
+    "CodeTask",
+    "DataError",
+    "MathsTask",
+    "Message",
+    "Task",
+    "count_branches",
+    "download",
+    "examples",
+    "fingerprint",
+    "folders",
+    "is_within",
+    "load",
+    "load_split",
+    "messages",
+    "read_jsonl",
+]

@@ -1,0 +1,189 @@
+"""Where tasks come from: a folder of JSON lines, a package, or the hub.
+
+A data set is `<name>/{prompt,train,validation,test}.jsonl`, one JSON object a line. Its folder is looked for in
+`GRPO_DATA_DIR`, then in `data/`, and only then is the data set loaded from the hub. Where it has no prompt or no
+validation split, as GSM8K, they are cut from the training split: its first eight tasks, and its last tenth.
+"""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grpo_utils.recipes import Dataset, Recipe, Split
+
+from . import generated
+from .code import CodeTask, human_eval
+from .maths import MathsTask
+from .task import DataError, Task
+
+ROOT = Path(__file__).resolve().parents[2]
+SPLITS = ("prompt", "train", "validation", "test")
+HUB = {  # repository, configuration, splits
+    "mbpp": ("google-research-datasets/mbpp", "full", SPLITS),
+    "mbpp-sanitized": ("google-research-datasets/mbpp", "sanitized", SPLITS),  # 427 tasks, checked by hand
+    "gsm8k": ("openai/gsm8k", "main", ("train", "test")),
+}
+KINDS = {"code": CodeTask, "question": MathsTask}  # a key that only rows of this kind have
+EXAMPLES = 8  # training tasks that become worked examples where a data set has none
+
+
+def load_split(recipe: Recipe, split: Split) -> list[Task]:
+    """Returns the tasks of one split of the recipe's data set, filtered and shortened as the recipe says.
+
+    Args:
+        recipe: its `dataset` block names the data set, a filter for the training split, and limits.
+        split: `"train"`, `"validation"` or `"test"`.
+
+    Raises:
+        DataError: the data set is missing or malformed, or nothing is left of it.
+    """
+    tasks = load(recipe.dataset.name, split)
+    if split == "train":
+        tasks = [task for task in tasks if is_within(task, recipe.dataset)]
+    if recipe.dataset.shuffle is not None:
+        random.Random(recipe.dataset.shuffle).shuffle(tasks)
+    limit = recipe.dataset.limits.get(split)
+    tasks = tasks[: int(limit * len(tasks)) if isinstance(limit, float) else limit]
+    if not tasks:
+        raise DataError(
+            f"No {split} task of {recipe.dataset.name!r} is left; loosen the filters or limits in `dataset`."
+        )
+    return tasks
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Returns a hash of every split of the recipe's data set: results made from other data must not be reused."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        digest.update(json.dumps([asdict(task) for task in load(recipe.dataset.name, split)]).encode())
+    return digest.hexdigest()
+
+
+def is_within(task: Task, dataset: Dataset) -> bool:
+    """Whether a task is easy enough for the recipe's filters; a task without a grade passes `max_grade`."""
+    grade_fits = dataset.max_grade is None or task.grade is None or task.grade <= dataset.max_grade
+    return grade_fits and (dataset.max_difficulty is None or task.difficulty <= dataset.max_difficulty)
+
+
+def examples(recipe: Recipe) -> list[Task]:
+    """Returns the tasks to show solved, in their fixed order: the data set's prompt split."""
+    return load(recipe.dataset.name, "prompt")
+
+
+def load(name: str, split: str) -> list[Task]:
+    """Returns all tasks of one split of the data set `name` in file order.
+
+    Raises:
+        DataError: a line is malformed, or the data set is neither on disk nor on the hub.
+
+    Example:
+    ```python
+    >>> load("starter", "prompt")[0].text
+    'Write a function to remove all copies of a value from a list.'
+
+    ```
+    """
+    if name == "human-eval":
+        return list(human_eval())
+    stored = _splits(name)
+    if split in stored and split != "train":
+        return _read(name, split)
+    train = _read(name, "train")
+    shown = 0 if "prompt" in stored else EXAMPLES
+    end = len(train) if "validation" in stored else len(train) - len(train) // 10
+    return {"prompt": train[:shown], "train": train[shown:end], "validation": train[end:]}[split]
+
+
+def _splits(name: str) -> set[str]:
+    """The splits that a data set has by itself."""
+    for folder in folders():
+        if (folder / name).is_dir():
+            return {path.stem for path in (folder / name).glob("*.jsonl")} | {"train", "test"}
+    return set(HUB[name][2] if name in HUB else SPLITS)
+
+
+def _read(name: str, split: str) -> list[Task]:
+    for folder in folders():
+        path = folder / name / f"{split}.jsonl"
+        if path.is_file():
+            return read_jsonl(path)
+    rows = generated.rows(split) if name == generated.NAME else _from_hub(name, split)
+    return [_task(row, i, f"row {i} of {name}") for i, row in enumerate(rows)]
+
+
+def folders() -> list[Path]:
+    """Returns the folders in which data sets are looked for, in order."""
+    named = os.environ.get("GRPO_DATA_DIR")
+    return [*([Path(named)] if named else []), ROOT / "data"]
+
+
+def read_jsonl(path: Path) -> list[Task]:
+    """Reads tasks from a file, one JSON object a line.
+
+    Raises:
+        DataError: names the file and the line that is not a task, and what is wrong with it.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
+    tasks = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where} is not JSON: {error}.") from error
+        tasks.append(_task(row, number, where))
+    if len({task.task_id for task in tasks}) < len(tasks):
+        raise DataError(f"{path} has two tasks with the same task_id; number them apart.")
+    return tasks
+
+
+def _task(row: Any, number: int, where: str) -> Task:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
+    kind = next((kind for key, kind in KINDS.items() if key in row), CodeTask)
+    return kind.from_row({"task_id": number, **row}, where)
+
+
+def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
+    if name not in HUB:
+        raise DataError(
+            f"There is no data set {name!r}: put {split}.jsonl into {ROOT / 'data' / name} or name its parent folder "
+            f"in GRPO_DATA_DIR; {generated.NAME} and human-eval come with packages, {', '.join(HUB)} from the hub."
+        )
+    import datasets
+
+    repository, configuration, _ = HUB[name]
+    try:
+        rows = datasets.load_dataset(repository, configuration, split=split)
+    except Exception as error:  # the hub's client raises dozens of types for "not reachable"
+        raise DataError(
+            f"{name} is not in {ROOT / 'data' / name} and {repository} cannot be loaded from the hub "
+            f"({type(error).__name__}): on a machine with network run `python -m grpo_utils.tasks download {name}` and "
+            "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
+        ) from error
+    yield from (dict(row) for row in rows)
+
+
+def download(name: str) -> Path:
+    """Writes the data set `name` from the hub to `data/<name>/*.jsonl` and returns the folder.
+
+    Raises:
+        DataError: there is no such data set, or the hub cannot be reached.
+    """
+    if name not in HUB:
+        raise DataError(f"There is no data set {name!r} to download; there are {', '.join(HUB)}.")
+    folder = ROOT / "data" / name
+    for split in HUB[name][2]:
+        rows = list(_from_hub(name, split))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        print(f"{folder / split}.jsonl: {len(rows)} tasks")
+    return folder

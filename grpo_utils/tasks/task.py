@@ -1,0 +1,117 @@
+"""What every kind of task can tell about itself, and the chat that asks for it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Prompt
+from grpo_utils.sandbox import Check, Verdict
+
+Message = dict[str, str]
+
+
+class DataError(UserError):
+    """A data set that cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """One task of a data set.
+
+    Attributes:
+        task_id: number, unique in its split.
+        text: what is asked, in words.
+        grade: difficulty as the data set gives it, from 1 to 4, or None.
+        DIFFICULTY: what `difficulty` counts, in words.
+    """
+
+    task_id: int
+    text: str
+    grade: int | None = None
+    DIFFICULTY: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
+        """Makes a task of one row of a data set.
+
+        Raises:
+            DataError: the row does not fit; the message begins with `where`.
+        """
+
+    @property
+    @abstractmethod
+    def difficulty(self) -> int:
+        """A proxy of difficulty that needs no model."""
+
+    @property
+    @abstractmethod
+    def operations(self) -> list[str]:
+        """What the reference does, one entry per use."""
+
+    @abstractmethod
+    def question(self, prompt: Prompt) -> str:
+        """Returns the user's message."""
+
+    @abstractmethod
+    def reference_answer(self, tags: Sequence[str]) -> str:
+        """Returns a right answer as a policy should write it, each section in its tags."""
+
+    @abstractmethod
+    def wrong_answer(self, tags: Sequence[str]) -> str:
+        """Returns an answer with the right format and a wrong result."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Any]:
+        """Returns what rewards read of this task, by column."""
+
+    @abstractmethod
+    def strict_answer(self, text: str, tag: str) -> str | None:
+        """Returns the answer inside the tag of a completion, or None."""
+
+    @abstractmethod
+    def lenient_answer(self, text: str, tag: str) -> str | None:
+        """Returns the answer in the tag or, failing that, from anywhere in a completion, or None."""
+
+    @abstractmethod
+    def candidates(self, text: str, tag: str) -> list[str]:
+        """Returns every part of a completion that may be meant as its answer."""
+
+    @abstractmethod
+    def check(self, answer: str) -> Check | Verdict:
+        """Returns the verdict on an answer, or what the sandbox has to run for one."""
+
+
+def sections(tags: Sequence[str], thought: str, answer: str) -> str:
+    """Returns a thought and an answer in their tags.
+
+    Example:
+    ```python
+    >>> print(sections(("reasoning", "answer"), "6 * 7 = 42", "42"))
+    <reasoning>
+    6 * 7 = 42
+    </reasoning>
+    <answer>
+    42
+    </answer>
+
+    ```
+    """
+    return f"<{tags[0]}>\n{thought}\n</{tags[0]}>\n<{tags[-1]}>\n{answer}\n</{tags[-1]}>"
+
+
+def messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
+    """Returns the chat that asks for a task: the system prompt, worked examples as earlier turns, the question.
+
+    Args:
+        task: the task to ask for.
+        prompt: the recipe's `prompt` block.
+        shown: tasks of the prompt split to show solved; their number is the number of shots.
+    """
+    chat = [{"role": "system", "content": prompt.system}]
+    for example in shown:
+        chat.append({"role": "user", "content": example.question(prompt)})
+        chat.append({"role": "assistant", "content": example.reference_answer(prompt.tags)})
+    return [*chat, {"role": "user", "content": task.question(prompt)}]
