@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 FENCE = "```"
+CANDIDATES = 8  # a completion with more programs than that is noise, and each one costs a run
 BARE_CODE = re.compile(r"\n(?=[acdfi@])(?:(?:async )?def |class |import |from |@\w)")
 BOXED = "\\boxed{"
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
@@ -60,12 +61,14 @@ def extract_fenced(text: str) -> str | None:
     ```
     """
     _, opened, rest = text.partition(FENCE)
-    if not opened:
-        return None
-    language, newline, body = rest.partition("\n")
-    if not newline or language.strip().lower() not in ("", "python", "py", "python3"):
-        body = rest
-    return body.partition(FENCE)[0].strip("\n")
+    return _without_language(rest.partition(FENCE)[0]) if opened else None
+
+
+def _without_language(fenced: str) -> str:
+    """The body of a fence; its first line is the language if it names one that is Python's, or is empty."""
+    language, newline, body = fenced.partition("\n")
+    is_language = newline and language.strip().lower() in ("", "python", "py", "python3")
+    return (body if is_language else fenced).strip("\n")
 
 
 def extract_code(text: str, tag: str) -> str | None:
@@ -105,6 +108,26 @@ def extract_any_code(text: str, tag: str) -> str | None:
         bare = BARE_CODE.search(f"\n{text}")
         code = None if bare is None else text[bare.start() :].partition(f"</{tag}>")[0].rstrip()
     return code
+
+
+def extract_candidates(text: str, tag: str) -> list[str]:
+    """Returns every part of a text that may be meant as its program, each once: what the oracle rule tries.
+
+    These are the contents of fences, all fences together, tagged sections (also one that is never closed), and what
+    follows the first line that defines or imports. Of a text with more than eight parts the first eight count.
+
+    Example:
+    ```python
+    >>> extract_candidates("<answer>See below.</answer>\\n```python\\nx = 1\\n``` or ```x = 2```", "answer")
+    ['x = 1', 'x = 2', 'x = 1\\nx = 2', 'See below.']
+
+    ```
+    """
+    fences = [_without_language(part) for part in text.split(FENCE, 2 * CANDIDATES)[1::2]]
+    sections = [part.partition(f"</{tag}>")[0].strip() for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
+    bare = BARE_CODE.search(f"\n{text}")
+    found = [*fences, "\n".join(fences), *sections, text[bare.start() :].partition(FENCE)[0] if bare else ""]
+    return [part for part in dict.fromkeys(found) if part.strip()][:CANDIDATES]
 
 
 def extract_final_number(text: str) -> Fraction | None:

@@ -22,7 +22,11 @@ from grpo_utils.sandbox import Check
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("prompt", "train", "validation", "test")
-HUB = {"mbpp": ("google-research-datasets/mbpp", "full"), "gsm8k": ("openai/gsm8k", "main")}
+HUB = {
+    "mbpp": ("google-research-datasets/mbpp", "full"),
+    "mbpp-sanitized": ("google-research-datasets/mbpp", "sanitized"),  # 427 tasks, checked by hand
+    "gsm8k": ("openai/gsm8k", "main"),
+}
 
 Message = dict[str, str]
 
@@ -151,6 +155,8 @@ def load(name: str, split: str) -> list[Task]:
 
     ```
     """
+    if name == "human-eval":
+        return load_human_eval()
     for folder in folders():
         path = folder / name / f"{split}.jsonl"
         if path.is_file():
@@ -190,6 +196,8 @@ def read_jsonl(path: Path) -> list[Task]:
 def _task(row: Any, where: str) -> Task:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
+    if isinstance(row.get("test_imports"), list):  # the sanitized half of MBPP has other names
+        row = {**row, "text": row.get("prompt"), "test_setup_code": "\n".join(map(str, row["test_imports"]))}
     for key, kind in (("task_id", int), ("text", str), ("code", str), ("test_list", list)):
         if not isinstance(row.get(key), kind):
             raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")
@@ -318,7 +326,7 @@ def download(name: str) -> Path:
     if name not in HUB:
         raise DataError(f"There is no data set {name!r} to download; there are {', '.join(HUB)}.")
     folder = ROOT / "data" / name
-    for split in SPLITS if name == "mbpp" else ("train", "test"):
+    for split in ("train", "test") if name == "gsm8k" else SPLITS:
         rows = list(_from_hub(name, split))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
