@@ -7,7 +7,6 @@ import pytest
 from grpo_utils import evaluation, recipes, results, tasks
 from grpo_utils.sandbox import Verdict
 
-
 RECIPE = recipes.load("smoke-code")
 TASKS = tasks.load_split(RECIPE, "test")
 TEXTS = {True: "<thought>I think.</thought><answer>x = 1</answer>", False: "x"}  # the format, and nothing
