@@ -30,6 +30,7 @@ from grpo_utils.sandbox import Sandbox
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.md"
 SHOTS = (0, 3)
+BATCH = 8  # where the order of prompts is compared, so that there are several batches
 
 
 def settings(model: str, count: int, tokens: int) -> Recipe:
@@ -127,31 +128,32 @@ def _record(run: Path, checkpoint: str, shots: int) -> list[dict]:
 # -------------------------------------------------------------------------------------------------- order of prompts
 
 
-def compare_orders(recipe: Recipe, repeats: int = 3) -> list[str]:
+def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
     """Times batches of prompts of similar length against batches in file order, and returns rows of the table."""
     loaded, rows = policy.load(recipe.model), []
-    size = recipe.evaluation.batch_size
     for name in (recipe.dataset.name, "human-eval"):
         batch = tasks.load(name, "test")[: recipe.dataset.limits["validation"]]
         chats = [tasks.messages(task, recipe.prompt, []) for task in batch]
         lengths = [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, chats)]
         by_length = [chats[i] for i in sorted(range(len(chats)), key=lengths.__getitem__)]
-        taken = {"by length": [], "in file order": []}
+        taken: list[list[float]] = [[], []]
         for _ in range(repeats):
-            for order, prompts in (("by length", by_length), ("in file order", chats)):
+            for seconds, ordered in zip(taken, (by_length, chats), strict=True):
                 began = time.perf_counter()
-                for first in range(0, len(prompts), max(1, size // 8)):
-                    chunk = prompts[first : first + max(1, size // 8)]
-                    policy.generate(
-                        loaded, chunk, [None] * len(chunk), temperature=1.0, max_new_tokens=16, batch_size=size
-                    )
-                taken[order].append(time.perf_counter() - began)
-        ours, theirs = (min(each) for each in taken.values())
+                for first in range(0, len(ordered), BATCH):  # a call per batch: `generate` would sort them all
+                    _write(loaded, ordered[first : first + BATCH], recipe)
+                seconds.append(time.perf_counter() - began)
+        ours, theirs = map(min, taken)
         label = (
-            f"{len(chats)} prompts of {name}, {min(lengths)} to {max(lengths)} tokens, batches of {max(1, size // 8)}"
+            f"{len(chats)} prompts of {name}, {min(lengths)} to {max(lengths)} tokens, batches of {BATCH}, by length"
         )
         rows.append(f"| {label} | {ours:.1f} s | {theirs:.1f} s, in file order | {theirs / ours:.2f} |")
     return rows
+
+
+def _write(loaded: Policy, chats: list[list[tasks.Message]], recipe: Recipe) -> None:
+    limit = recipe.evaluation.max_new_tokens
+    policy.generate(loaded, chats, [None] * len(chats), temperature=1.0, max_new_tokens=limit, batch_size=BATCH)
 
 
 def main() -> None:

@@ -264,7 +264,7 @@ def main() -> None:
     commands.add_arguments(parser)
     parser.add_argument("--split", default="validation", choices=["train", "validation", "test"])
     parser.add_argument("--dataset", help="another data set's test split instead, such as human-eval")
-    parser.add_argument("--max-new-tokens", type=int, help="instead of the recipe's limit, if its answers are longer")
+    parser.add_argument("--max-new-tokens", type=int, help="of another data set, if its answers are longer")
     parser.add_argument("--checkpoint", action="append", help="base or checkpoint-N, repeatable (default: all)")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
@@ -272,17 +272,24 @@ def main() -> None:
     split = "test" if arguments.dataset else arguments.split
     if split == "test" and not arguments.checkpoint:
         raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
+    if arguments.max_new_tokens:
+        if not arguments.dataset:
+            raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")
+        limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
+        recipe = recipe.model_copy(update={"evaluation": limit})
     names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
     for name in names:
         if name != results.BASE:
             runs.need(run / "checkpoints" / name, "04_grpo_training")
-    if arguments.max_new_tokens:
-        limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
-        recipe = recipe.model_copy(update={"evaluation": limit})
     sweep(recipe, run, names, split, dataset=arguments.dataset)
     records = results.load_records(run)
     print(results.summarise(records).round(3).to_string(index=False))
     print(*results.without_effect(records), sep="\n")
+    if split == "test":  # of validation's many checkpoints single p-values would mislead
+        for name, shots in itertools.product(names[1:], recipe.evaluation.samples[split]):
+            pair = (name, shots), (names[0], shots)
+            change, p_value = results.difference(records, *pair, arguments.dataset or split, greedy=True)
+            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, McNemar p = {p_value:.2g}")
 
 
 if __name__ == "__main__":

@@ -154,3 +154,14 @@ def test_a_sweep_killed_at_a_random_moment_resumes_and_gives_the_same_records(re
     evaluation.sweep(recipe, run, ["base", "checkpoint-1", "checkpoint-2"], "validation")
     again = {name: text for name, text in records_of(run).items() if name.endswith(".json")}
     assert again == whole, f"killed {moment:.3f} s after the first record, with {sorted(left)}"
+
+
+def test_the_benchmark_compares_both_sides_on_the_same_completions(tiny_model, load_benchmark, tmp_path, monkeypatch):
+    sizes = ["--checkpoints", "1", "--tasks", "2", "--tokens", "4"]
+    output = tmp_path / "evaluation.md"
+    monkeypatch.setattr(sys, "argv", ["evaluation", "--model", str(tiny_model), *sizes, "--output", str(output)])
+    load_benchmark("evaluation").main()
+    rows = output.read_text().splitlines()[4:]
+    assert [row.split(",")[0] for row in rows[:1]] == ["| 1 checkpoints x 2 prompts"]
+    assert "of 4 |" in rows[1]
+    assert len(rows) == 4
