@@ -25,20 +25,30 @@ Its tasks `mbpp_instruct` (version 1.0) and `gsm8k_cot_llama` (version 4.0) as t
 
 `mbpp_instruct` has no stop words but the end of the turn; those of `gsm8k_cot_llama` are `GSM8K_STOPS`.
 
-What this module does not do: generate. A chat of `mbpp_messages` ends with the assistant's turn; a policy must go on
-from there (`continue_final_message=True` in transformers' chat templates), not open another one.
+A chat of `mbpp_messages` ends with the assistant's turn, and the policy goes on from there
+(`continue_final_message=True` in transformers' chat templates); it does not open another one.
+
+    python -m grpo_utils.comparability --recipe cpu-code --checkpoint base --task mbpp_instruct --shots 3
+
+does what the harness does with `--apply_chat_template --fewshot_as_multiturn`, or without them for a model that has no
+chat template. Batching differs, so that a rounding may.
 """
 
+import argparse
 import importlib.util
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from grpo_utils import tasks
+from grpo_utils import commands, rewards, runs, tasks
 from grpo_utils.extractors import FENCE, extract_hash_answer
-from grpo_utils.sandbox import Check
+from grpo_utils.recipes import Recipe
+from grpo_utils.sandbox import Check, Sandbox
+from grpo_utils.statistics import wilson
 from grpo_utils.tasks import Message, Task
 
 MAX_NEW_TOKENS = 256
@@ -205,3 +215,118 @@ def cut(completion: str, stops: Sequence[str]) -> str:
     for stop in stops:
         completion = completion.partition(stop)[0]
     return completion
+
+
+def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any], list[list[Message]]]:
+    """Returns what one of the harness's tasks asks: the documents of its test split, and a chat for each.
+
+    Args:
+        task: `"mbpp_instruct"` or `"gsm8k_cot_llama"`.
+        shots: number of worked examples.
+        limit: only the first so many documents; None for all of them.
+
+    Returns:
+        `tasks.Task` for MBPP, rows with "question" and "answer" for GSM8K; and the chats.
+
+    Raises:
+        DataError: the data set is not there, or the worked examples of GSM8K are not.
+    """
+    if task == "mbpp_instruct":
+        documents, shown = tasks.load("mbpp", "test")[:limit], mbpp_examples(shots)
+        return documents, [mbpp_messages(document, shown) for document in documents]
+    documents, examples = _gsm8k()[:limit], gsm8k_examples(shots) if shots else []
+    return documents, [gsm8k_messages(document["question"], examples) for document in documents]
+
+
+def _gsm8k() -> list[dict[str, str]]:
+    for folder in tasks.folders():
+        path = folder / "gsm8k" / "test.jsonl"
+        if path.is_file():
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    raise tasks.DataError("GSM8K is not on disk: run `python -m grpo_utils.tasks download gsm8k`.")
+
+
+def scores(task: str, documents: Sequence[Any], completions: Sequence[str], sandbox: Sandbox) -> dict[str, list[bool]]:
+    """Returns which completions the harness scores as right, by the name of its metric.
+
+    Args:
+        task: `"mbpp_instruct"` or `"gsm8k_cot_llama"`.
+        documents: from `prompts`.
+        completions: what the policy wrote for each.
+        sandbox: where the programs run.
+
+    Raises:
+        SandboxFault: the sandbox itself failed.
+    """
+    pairs = list(zip(documents, completions, strict=True))
+    if task == "mbpp_instruct":
+        checks = [mbpp_check(document, completion) for document, completion in pairs]
+        return {"pass_at_1": [verdict.ok for verdict in rewards.judge(checks, sandbox)]}
+    return {
+        name: [gsm8k_correct(cut(text, GSM8K_STOPS), document["answer"], is_strict) for document, text in pairs]
+        for name, is_strict in (("strict-match", True), ("flexible-extract", False))
+    }
+
+
+def measure(
+    recipe: Recipe, run: Path, checkpoint: str, task: str, shots: int, limit: int | None = None
+) -> tuple[Path, dict[str, list[bool]]]:
+    """Puts a task of the harness to a policy, greedily, and keeps the completions and their scores in the run's folder.
+
+    Args:
+        recipe: its `model` block, and `evaluation.batch_size`.
+        run: folder of the run.
+        checkpoint: `"base"` or the name of a folder in `run/checkpoints`.
+        task: `"mbpp_instruct"` or `"gsm8k_cot_llama"`.
+        shots: number of worked examples.
+        limit: only the first so many documents; None for all of them.
+
+    Returns:
+        The path of the record, and the scores (see `scores`).
+
+    Raises:
+        UserError: something is missing, does not fit the model, or failed; the text says what.
+    """
+    from grpo_utils import identity, policy  # torch, which the rules above do without
+
+    adapter = None if checkpoint == "base" else runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
+    base = identity.of_base(recipe.model)
+    settings = {"task": task, "shots": shots, "checkpoint": checkpoint, **base}
+    settings["adapter_sha256"] = identity.of_adapter(adapter, base)
+    documents, chats = prompts(task, shots, limit)
+    with policy.adapted(policy.load(recipe.model), adapter) as current, Sandbox() as sandbox:
+        completions = policy.generate(
+            current,
+            chats if base["chat_template_sha256"] else [as_text(chat) for chat in chats],
+            [None] * len(chats),
+            temperature=1.0,  # of no effect: all are greedy
+            max_new_tokens=MAX_NEW_TOKENS,
+            batch_size=recipe.evaluation.batch_size,
+        )
+        texts = [completion.text for completion in completions]
+        found = scores(task, documents, texts, sandbox)
+    path = run / "comparability" / f"{task}.{checkpoint}.{shots}shot.json"
+    record = {"settings": settings, "completions": texts, "scores": found}
+    runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
+    return path, found
+
+
+def main() -> None:
+    """Measures a policy by lm-evaluation-harness's prompt and rule, greedily, and prints and keeps the result."""
+    parser = argparse.ArgumentParser(prog="python -m grpo_utils.comparability", description=main.__doc__)
+    commands.add_arguments(parser)
+    parser.add_argument("--checkpoint", default="base", help="base or checkpoint-N (default: base)")
+    parser.add_argument("--task", default="mbpp_instruct", choices=["mbpp_instruct", "gsm8k_cot_llama"])
+    parser.add_argument("--shots", type=int, default=0, help="worked examples in the prompt (default: 0)")
+    parser.add_argument("--limit", type=int, help="only the first so many documents")
+    arguments = parser.parse_args()
+    recipe = commands.recipe_of(arguments)
+    run = runs.start(recipe)
+    path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)
+    for name, right in found.items():
+        print(f"{arguments.task}, {arguments.shots}-shot, {name}: {wilson(sum(right), len(right))}, n = {len(right)}")
+    print(path)
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -6,17 +6,20 @@ model; `results` does that.
 
 import argparse
 import hashlib
+import itertools
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from grpo_utils import commands, policy, results, rewards, runs, tasks
-from grpo_utils.extractors import extract_any_code, extract_code, follows_format
+from grpo_utils import commands, identity, policy, results, rewards, runs, tasks
+from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code, follows_format
 from grpo_utils.policy import Policy, Sampled
-from grpo_utils.recipes import Recipe, Split
+from grpo_utils.recipes import Prompt, Recipe, Split
 from grpo_utils.sandbox import Sandbox, Verdict
 from grpo_utils.tasks import Task
 
@@ -27,12 +30,18 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
 
 
 def sweep(
-    recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split, shots: Sequence[int] | None = None
+    recipe: Recipe,
+    run: Path,
+    checkpoints: Sequence[str],
+    split: Split,
+    shots: Sequence[int] | None = None,
+    dataset: str | None = None,
 ) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
     The base model is loaded once and adapters are swapped in. A record that is already there and was made with the
-    same settings is kept, so that a killed sweep goes on where it stopped.
+    same settings is kept, so that a killed sweep goes on where it stopped. It loses the record it was working on: a
+    record is written whole, because which completions share a batch decides how they are rounded.
 
     Args:
         recipe: its `evaluation` block says how many completions to sample for each number of shots.
@@ -40,47 +49,52 @@ def sweep(
         checkpoints: `"base"` or names of folders in `run/checkpoints`.
         split: `"train"`, `"validation"` or `"test"`.
         shots: numbers of worked examples in the prompt; default: all that the recipe lists for the split.
+        dataset: another data set, such as `"human-eval"`, to see what carries over: its test split is put to the policy
+            in the place of the recipe's, after the recipe's worked examples. Its records have its name for a split.
+
+    Raises:
+        ModelError: the model cannot be loaded, has no chat template, or is not the one that an adapter was trained on.
     """
-    plan = recipe.evaluation.samples[split]
-    todo = [
-        (checkpoint, number)
-        for checkpoint in checkpoints
-        for number in (plan if shots is None else shots)
-        if not _is_done(record_path(run, checkpoint, split, number), header(recipe, run, checkpoint, split, number))
-    ]
+    plan, label = recipe.evaluation.samples[split], dataset or split
+    batch = tasks.load(dataset, "test") if dataset else tasks.load_split(recipe, split)
+    base = identity.of_base(recipe.model)
+    todo = []
+    for checkpoint, number in itertools.product(checkpoints, plan if shots is None else shots):
+        adapter = None if checkpoint == results.BASE else run / "checkpoints" / checkpoint
+        key = {"checkpoint": checkpoint, "split": label, "shots": number, "samples": plan[number]}
+        shown = tasks.examples(recipe)[:number]
+        settings = key | base | header(recipe, [*shown, *batch], identity.of_adapter(adapter, base))
+        path = record_path(run, checkpoint, label, number)
+        if not _is_done(path, settings):
+            todo.append((path, adapter, settings, shown))
     if not todo:
         return
     loaded = policy.load(recipe.model)
     with Sandbox() as sandbox:
-        for checkpoint, number in todo:
-            adapter = None if checkpoint == results.BASE else run / "checkpoints" / checkpoint
+        for path, adapter, settings, shown in todo:
             with policy.adapted(loaded, adapter) as current:
-                records = evaluate(
-                    current, recipe, split, number, plan[number], sandbox, f"{checkpoint} {split} {number}-shot"
-                )
-            settings = header(recipe, run, checkpoint, split, number)
-            text = json.dumps({"settings": settings, "tasks": records}, indent=1, ensure_ascii=False)
-            runs.write(record_path(run, checkpoint, split, number), text)
+                norm = identity.update_norm(current.model)
+                records = evaluate(current, recipe, batch, shown, settings["samples"], sandbox, path.stem)
+            record = {"settings": settings, "update_norm": norm, "tasks": records}
+            runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
 
 
-def header(recipe: Recipe, run: Path, checkpoint: str, split: Split, shots: int) -> dict[str, Any]:
-    """Returns what a record depends on; a record with another header is made again."""
-    weights = run / "checkpoints" / checkpoint / "adapter_model.safetensors"
+def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> dict[str, Any]:
+    """Returns what a record depends on besides its key and its base; a record with another header is made again."""
     return {
-        "checkpoint": checkpoint,
-        "split": split,
-        "shots": shots,
-        "model": recipe.model.model_dump(),
-        "adapter_sha256": None if checkpoint == results.BASE else hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
-        "data_sha256": tasks.fingerprint(recipe),
+        "data_sha256": _sha256([asdict(task) for task in used]),
         "code_sha256": runs.code_hash("extractors.py", "tasks.py", "policy.py", "evaluation.py", "sandbox"),
         "prompt": recipe.prompt.model_dump(mode="json"),
-        "samples": recipe.evaluation.samples[split][shots],
         "temperature": recipe.evaluation.temperature,
         "max_new_tokens": recipe.evaluation.max_new_tokens,
         "batch_size": recipe.evaluation.batch_size,  # rounding in bfloat16 depends on it
     }
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _is_done(path: Path, settings: dict[str, Any]) -> bool:
@@ -88,15 +102,21 @@ def _is_done(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def evaluate(
-    current: Policy, recipe: Recipe, split: Split, shots: int, samples: int, sandbox: Sandbox, label: str
+    current: Policy,
+    recipe: Recipe,
+    batch: Sequence[Task],
+    shown: Sequence[Task],
+    samples: int,
+    sandbox: Sandbox,
+    label: str,
 ) -> list[dict[str, Any]]:
-    """Generates and scores one greedy completion and `samples` sampled ones for every task of a split.
+    """Generates and scores one greedy completion and `samples` sampled ones for every task.
 
     Args:
         current: the policy, with its adapter switched in.
-        recipe: its `dataset`, `prompt` and `evaluation` blocks.
-        split: `"train"`, `"validation"` or `"test"`.
-        shots: number of worked examples in the prompt.
+        recipe: its `prompt` and `evaluation` blocks.
+        batch: the tasks to ask for.
+        shown: the worked examples of the prompt.
         samples: sampled completions per task.
         sandbox: where the code runs.
         label: text of the progress bar, which shows the running score beside it.
@@ -104,8 +124,6 @@ def evaluate(
     Returns:
         One record per task: `task_id`, `grade`, `prompt_sha256`, and the list of `completions`.
     """
-    batch = tasks.load_split(recipe, split)
-    shown = tasks.examples(recipe)[:shots]
     rows = [(task, sample) for task in batch for sample in range(-1, samples)]  # -1 is the greedy completion
     chats = [tasks.messages(task, recipe.prompt, shown) for task, _ in rows]
     scored: dict[int, dict[str, Any]] = {}
@@ -113,7 +131,7 @@ def evaluate(
 
         def on_batch(positions: list[int], completions: list[Sampled]) -> None:
             owners = [rows[i][0] for i in positions]
-            scored.update(zip(positions, score(owners, completions, recipe, sandbox), strict=True))
+            scored.update(zip(positions, score(owners, completions, recipe.prompt, sandbox), strict=True))
             bar.set_postfix(strict=f"{sum(row['strict'] for row in scored.values()) / len(scored):.3f}", refresh=False)
             bar.update(len(positions))
 
@@ -131,7 +149,7 @@ def evaluate(
         {
             "task_id": task.task_id,
             "grade": task.grade,
-            "prompt_sha256": hashlib.sha256(json.dumps(chats[k * per_task]).encode()).hexdigest(),
+            "prompt_sha256": _sha256(chats[k * per_task]),
             "completions": [scored[k * per_task + i] for i in range(per_task)],
         }
         for k, task in enumerate(batch)
@@ -148,14 +166,14 @@ def seed_of(task: Task, sample: int) -> int:
 
 
 def score(
-    owners: Sequence[Task], completions: Sequence[Sampled], recipe: Recipe, sandbox: Sandbox
+    owners: Sequence[Task], completions: Sequence[Sampled], prompt: Prompt, sandbox: Sandbox
 ) -> list[dict[str, Any]]:
-    """Scores completions: strict (code in the answer tag), lenient (code anywhere), format, and the kind of error.
+    """Scores completions: length, format, and what `judge_code` says of the answer.
 
     Args:
         owners: the task of each completion.
         completions: what the policy wrote.
-        recipe: its prompt's tags, and the number of asserts that the prompt shows.
+        prompt: its tags, and the number of asserts that it shows.
         sandbox: where the code runs.
 
     Returns:
@@ -164,24 +182,68 @@ def score(
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
-    tags, visible = recipe.prompt.tags, recipe.prompt.visible_asserts
-    strict = [extract_code(one.text, tags[-1]) for one in completions]
-    lenient = [extract_any_code(one.text, tags[-1]) for one in completions]
-    checks = [task.check(code or "") for task, code in zip(owners, lenient, strict=True)]
-    verdicts = rewards.judge(checks, sandbox)  # code in the answer tag is also the lenient code: one check serves both
+    judged = judge_code(owners, [one.text for one in completions], prompt, sandbox)
     return [
         {
             "text": one.text,
             "tokens": len(one.ids),
             "truncated": one.truncated,
-            "format": follows_format(one.text, tags),
-            "strict": verdict.ok and tagged is not None,
-            "lenient": verdict.ok,
-            "visible": tagged is not None and all(outcome == "passed" for outcome in verdict.outcomes[:visible]),
-            "error": error_kind(tagged, anywhere, verdict),
+            "format": follows_format(one.text, prompt.tags),
+            **scores,
         }
-        for one, tagged, anywhere, verdict in zip(completions, strict, lenient, verdicts, strict=True)
+        for one, scores in zip(completions, judged, strict=True)
     ]
+
+
+def judge_code(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox: Sandbox) -> list[dict[str, Any]]:
+    """Judges the programs in completions by three rules, each of which finds all that the one before it finds.
+
+    `strict` wants the program in the answer tag, `lenient` takes one from anywhere by a fixed rule, and `oracle` holds
+    if any of `extract_candidates` passes: the accuracy that the policy would have if it always got the format right.
+
+    Returns:
+        For each completion these three, `visible` (the program in the tag passes the asserts that the prompt showed;
+        None if it showed none), `error` (see `error_kind`), `outcomes` (of every assert) and `message` (the first
+        exception) of the lenient program.
+
+    Raises:
+        SandboxFault: the sandbox itself failed, so nothing is known about a completion.
+    """
+    tag = prompt.tags[-1]
+    strict = [extract_code(text, tag) for text in texts]
+    lenient = [extract_any_code(text, tag) for text in texts]  # the code in the tag, if there is any
+    checks = [task.check(code or "") for task, code in zip(owners, lenient, strict=True)]
+    verdicts = rewards.judge(checks, sandbox)
+    others = [
+        (i, owners[i].check(code))
+        for i, text in enumerate(texts)
+        if not verdicts[i].ok
+        for code in extract_candidates(text, tag)
+        if code != lenient[i]
+    ]
+    found = rewards.judge([check for _, check in others], sandbox)
+    oracle = {i for (i, _), verdict in zip(others, found, strict=True) if verdict.ok}
+    scores = []
+    for i, (task, tagged, anywhere, verdict) in enumerate(zip(owners, strict, lenient, verdicts, strict=True)):
+        shown = min(prompt.visible_asserts, len(task.test_list))
+        scores.append(
+            {
+                "strict": verdict.ok and tagged is not None,
+                "lenient": verdict.ok,
+                "oracle": verdict.ok or i in oracle,
+                "visible": tagged is not None and set(verdict.outcomes[:shown]) == {"passed"} if shown else None,
+                "error": error_kind(tagged, anywhere, verdict),
+                "outcomes": list(verdict.outcomes),
+                "message": _message(verdict),
+            }
+        )
+    return scores
+
+
+def _message(verdict: Verdict) -> str:
+    """The first exception of a check; addresses, which differ from run to run, are left out."""
+    parts = [part for part in (verdict.error_type, verdict.error_message) if part]
+    return re.sub(r"0x[0-9a-fA-F]+", "0x...", ": ".join(parts))
 
 
 def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> str:
@@ -201,18 +263,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.evaluation", description=main.__doc__)
     commands.add_arguments(parser)
     parser.add_argument("--split", default="validation", choices=["train", "validation", "test"])
+    parser.add_argument("--dataset", help="another data set's test split instead, such as human-eval")
+    parser.add_argument("--max-new-tokens", type=int, help="of another data set, if its answers are longer")
     parser.add_argument("--checkpoint", action="append", help="base or checkpoint-N, repeatable (default: all)")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
     run = runs.start(recipe)
-    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
-    if arguments.split == "test" and not arguments.checkpoint:
+    split = "test" if arguments.dataset else arguments.split
+    if split == "test" and not arguments.checkpoint:
         raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
+    if arguments.max_new_tokens:
+        if not arguments.dataset:
+            raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")
+        limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
+        recipe = recipe.model_copy(update={"evaluation": limit})
+    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
     for name in names:
         if name != results.BASE:
             runs.need(run / "checkpoints" / name, "04_grpo_training")
-    sweep(recipe, run, names, arguments.split)
-    print(results.summarise(results.load_records(run)).round(3).to_string(index=False))
+    sweep(recipe, run, names, split, dataset=arguments.dataset)
+    records = results.load_records(run)
+    print(results.summarise(records).round(3).to_string(index=False))
+    print(*results.without_effect(records), sep="\n")
+    if split == "test":  # of validation's many checkpoints single p-values would mislead
+        for name, shots in itertools.product(names[1:], recipe.evaluation.samples[split]):
+            pair = (name, shots), (names[0], shots)
+            change, p_value = results.difference(records, *pair, arguments.dataset or split, greedy=True)
+            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, McNemar p = {p_value:.2g}")
 
 
 if __name__ == "__main__":

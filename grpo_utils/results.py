@@ -8,32 +8,37 @@ The checkpoint is chosen on the validation split; the test split is read once, f
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from grpo_utils import runs
+from grpo_utils import rewards, runs, tasks
 from grpo_utils.recipes import Recipe
 from grpo_utils.statistics import Interval, bootstrap_mean, mcnemar, pass_at_k
 
 BASE = "base"
+TOTAL = "weighted sum"
 WARM_START = runs.WARM_START
+MEASURES = ("strict", "lenient", "oracle", "format", "truncated", "visible")
 
 
 def load_records(run: Path) -> pd.DataFrame:
     """Returns all records of a run, one row per completion.
 
-    Columns: `checkpoint`, `split`, `shots`, `task_id`, `grade`, `sample` (-1 is greedy), and those of `score`.
+    Columns: `checkpoint`, `split`, `shots`, `update_norm`, `task_id`, `grade`, `sample` (-1 is greedy), and those of
+    `evaluation.score`.
     """
     rows = []
     for path in sorted((run / "evaluations").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
+        key["update_norm"] = record["update_norm"]
         for task in record["tasks"]:
             for sample, completion in enumerate(task["completions"], start=-1):
                 rows.append(key | {"task_id": task["task_id"], "grade": task["grade"], "sample": sample} | completion)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"visible": float})  # None where the prompt showed no assert
 
 
 def step_of(checkpoint: str) -> int:
@@ -54,35 +59,39 @@ def per_task(records: pd.DataFrame, checkpoint: str, split: str, shots: int, col
 
 
 def summarise(records: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row per checkpoint, split and shots: sampled pass@1 with its interval, and what stands beside it."""
+    """Returns one row per checkpoint, split and shots: sampled pass@1 with its interval, and what stands beside it.
+
+    The columns of `MEASURES` are shares of sampled completions, with `greedy_` before them of greedy ones.
+    `hidden_given_visible` is the share of those that pass all asserts among those that pass the shown ones.
+    """
     rows = []
-    for (checkpoint, split, shots), _ in records.groupby(["checkpoint", "split", "shots"]):
-        samples = (
-            int(
-                records[(records.checkpoint == checkpoint) & (records.split == split) & (records.shots == shots)][
-                    "sample"
-                ].max()
-            )
-            + 1
-        )
+    for (checkpoint, split, shots), group in records.groupby(["checkpoint", "split", "shots"]):
+        samples = int(group["sample"].max()) + 1
         row: dict[str, Any] = {"checkpoint": checkpoint, "split": split, "shots": shots, "samples": samples}
-        greedy = {
-            name: per_task(records, checkpoint, split, shots, name, True) for name in ("strict", "lenient", "format")
-        }
-        row["tasks"] = len(greedy["strict"])
-        for name, values in greedy.items():
-            row[f"greedy_{name}"] = values.mean()
+        row |= {"tasks": group.task_id.nunique(), "update_norm": group.update_norm.iloc[0]}
+        row |= group.loc[group["sample"] < 0, list(MEASURES)].mean().add_prefix("greedy_").to_dict()
         if samples:
-            strict = bootstrap_mean(per_task(records, checkpoint, split, shots, "strict", False).tolist())
-            row |= {"strict": strict.value, "strict_low": strict.low, "strict_high": strict.high}
-            passes = (samples * per_task(records, checkpoint, split, shots, "strict", False)).round().astype(int)
-            row["strict_pass_at_samples"] = sum(pass_at_k(samples, c, samples) for c in passes) / len(passes)
-            for name in ("lenient", "format", "truncated", "visible"):
-                row[name] = per_task(records, checkpoint, split, shots, name, False).mean()
+            row |= _sampled(group[group["sample"] >= 0], samples)
         rows.append(row)
     table = pd.DataFrame(rows)
     order = table.assign(step=table.checkpoint.map(step_of)).sort_values(["split", "step", "shots"]).index
     return table.loc[order].reset_index(drop=True)
+
+
+def _sampled(group: pd.DataFrame, samples: int) -> dict[str, float]:
+    by_task = group.groupby("task_id")["strict"]
+    strict = bootstrap_mean(by_task.mean().astype(float).tolist())
+    passed, means = by_task.sum().astype(int), group[list(MEASURES)].mean().to_dict()
+    bounds = {"strict": means.pop("strict"), "strict_low": strict.low, "strict_high": strict.high}
+    pass_at = {"strict_pass_at_samples": sum(pass_at_k(samples, c, samples) for c in passed) / len(passed)}
+    shown = group["visible"].sum()
+    return bounds | pass_at | means | {"hidden_given_visible": group["strict"].sum() / shown if shown else math.nan}
+
+
+def without_effect(records: pd.DataFrame) -> list[str]:
+    """Returns a sentence on every evaluated adapter that changes nothing."""
+    idle = records[(records.checkpoint != BASE) & (records.update_norm == 0)].checkpoint.unique()
+    return [f"{name} changes nothing: the norm of its update is 0, so its scores are the base's." for name in idle]
 
 
 def difference(
@@ -131,13 +140,82 @@ def write(recipe: Recipe, run: Path) -> pd.DataFrame:
     records = load_records(run)
     table = summarise(records)
     runs.write(run / "results.csv", table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
-    best, trained = choose(records, recipe.prompt.shots), recipe.prompt.shots
-    runs.write(run / "results.md", f"{comparison(records, best, trained)}\n")
+    after = choose(records, recipe.prompt.shots), recipe.prompt.shots
+    before = BASE, best_prompt(records)
+    title = f"What the rewards pay for sampled completions: the base with {before[1]} worked examples, and {after[0]}"
+    lines = [comparison(records, *after), "", title, "", *reward_lines(reward_table(recipe, records, before, after))]
+    runs.write(run / "results.md", "\n".join(lines) + "\n")
     return table
 
 
+def reward_table(
+    recipe: Recipe, records: pd.DataFrame, before: tuple[str, int], after: tuple[str, int]
+) -> pd.DataFrame:
+    """Returns what the recipe's rewards pay two policies for their sampled completions of the test split.
+
+    Rewards are computed again from the stored texts. The mean is over tasks; a task for which a reward is not known is
+    left out on both sides, and so is a reward that is known for no task.
+
+    Args:
+        recipe: its `rewards` block and their settings.
+        records: from `load_records`.
+        before: checkpoint and shots.
+        after: checkpoint and shots.
+
+    Returns:
+        One row per reward and one for their weighted sum: `maximum`, `before` and `after` as means and as shares of
+        the maximum (NaN where that is 0), and the paired difference with its 95 % interval from `low` to `high`.
+    """
+    paid = [_paid(recipe, records, *policy) for policy in (before, after)]
+    maxima = {name: rewards.registered(name).high for name in recipe.rewards}
+    total = sum(weight * maxima[name] for name, weight in recipe.rewards.items())
+    rows = {}
+    for name, maximum in {**maxima, TOTAL: total}.items():
+        pair = pd.concat([table[name] for table in paid], axis=1, keys=["before", "after"]).dropna()
+        if pair.empty:
+            continue
+        change = bootstrap_mean((pair.after - pair.before).tolist())
+        row = {"maximum": maximum}
+        for side in ("before", "after"):
+            mean = pair[side].mean()
+            row |= {side: mean, f"{side} / maximum": mean / maximum if maximum else math.nan}
+        rows[name] = row | {"difference": change.value, "low": change.low, "high": change.high}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) -> pd.DataFrame:
+    """Mean reward by task (rows) and reward (columns), with the weighted sum as the last column."""
+    from grpo_utils import training  # which imports this module
+
+    kept = records[(records.checkpoint == checkpoint) & (records.split == "test") & (records.shots == shots)]
+    kept = kept[kept["sample"] >= 0]
+    owners = {task.task_id: task for task in tasks.load_split(recipe, "test")}
+    columns = training.columns([owners[task_id] for task_id in kept.task_id])
+    columns |= {"prompts": kept.task_id.astype(str).tolist(), "completion_ids": [[0] * n for n in kept.tokens]}
+    functions, weights = training.reward_functions(recipe, stop_on_fault=True)
+    paid = pd.DataFrame({one.__name__: one(kept.text.tolist(), **columns) for one in functions}, dtype=float)
+    paid[TOTAL] = paid.fillna(0.0) @ weights  # as TRL adds them up
+    return paid.groupby(kept.task_id.to_numpy()).mean()
+
+
+def reward_lines(table: pd.DataFrame) -> list[str]:
+    """Returns a `reward_table` as lines of Markdown."""
+    columns = ["reward", "maximum", "base", "of maximum", "trained", "of maximum", "difference [95 % interval]"]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for name, row in table.iterrows():
+        cells = [name, f"{row.maximum:g}"]
+        for side in ("before", "after"):
+            share = row[f"{side} / maximum"]
+            cells += [f"{row[side]:.3f}", "" if math.isnan(share) else f"{share:.1%}"]
+        lines.append(f"| {' | '.join([*cells, f'{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]'])} |")
+    return lines
+
+
 def comparison(records: pd.DataFrame, best: str, trained_shots: int) -> str:
-    """Returns Markdown: the chosen checkpoint against the base with every prompt, and what each stage gave."""
+    """Returns Markdown: the chosen checkpoint against the base with every prompt, and what each stage gave.
+
+    An adapter that changes nothing is named last.
+    """
     test = records[records.split == "test"]
     after = (best, trained_shots)
     prompts = sorted(test[test.checkpoint == BASE].shots.unique())
@@ -148,7 +226,12 @@ def comparison(records: pd.DataFrame, best: str, trained_shots: int) -> str:
         middle = (WARM_START, trained_shots)
         rows = _rows(records, "warm start", (BASE, trained_shots), middle) + _rows(records, "GRPO", middle, after)
         parts += ["", f"What each stage gave ({trained_shots}-shot)", "", _head("stage", "before", "after"), *rows]
-    return "\n".join(parts)
+    notes = without_effect(records)
+    return "\n".join([*parts, "", *notes] if notes else parts)
+
+
+def _points(change: Interval) -> str:
+    return f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
 
 
 def _head(first: str, before: str, after: str) -> str:
@@ -157,20 +240,19 @@ def _head(first: str, before: str, after: str) -> str:
 
 
 def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[str]:
-    """One row for each measure that both were given: sampled and greedy, strict, lenient and format."""
+    """One row for each measure that both were given: sampled and greedy, by every rule of scoring, and the format."""
     rows = []
     for greedy in (False, True):
-        for column in ("strict", "lenient", "format"):
+        for column in ("strict", "lenient", "oracle", "format"):
             old, new = (per_task(records, name, "test", shots, column, greedy) for name, shots in (before, after))
             if not len(old) or not len(new):
                 continue
             change, p_value = difference(records, after, before, "test", column, greedy)
-            interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
             cells = [
                 f"{column}, {'greedy' if greedy else 'sampled'}",
                 f"{old.mean():.1%}",
                 f"{new.mean():.1%}",
-                interval,
+                _points(change),
             ]
             rows.append(f"| {' | '.join([first, *cells, '' if p_value is None else f'{p_value:.2g}'])} |")
     return rows

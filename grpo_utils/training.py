@@ -25,7 +25,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from grpo_utils import commands, evaluation, policy, results, rewards, runs, tasks
+from grpo_utils import commands, evaluation, identity, policy, results, rewards, runs, tasks
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.signal_guard import SignalGuard
@@ -224,7 +224,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         The adapter's folder, or None when the recipe wants no warm start. One that is already there is kept.
 
     Raises:
-        RunError: adapters are there that were made with other code or data.
+        RunError: adapters are there that were made with another base, code or data.
     """
     folder = run / "checkpoints" / runs.WARM_START
     _refuse_other_origin(recipe, run)
@@ -265,7 +265,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
 
     Raises:
-        RunError: checkpoints are there that were made with other code or data.
+        RunError: checkpoints are there that were made with another base, code or data.
     """
     done = runs.checkpoints(run)
     for folder in (run / "checkpoints").glob("checkpoint-*"):
@@ -296,16 +296,17 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 
 
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
-    """Adapters made with other code or data are neither gone on with nor passed off as new."""
-    path = run / "checkpoints" / "made_with.txt"
+    """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
+    path = run / "checkpoints" / identity.MADE_WITH
     sources = runs.code_hash("extractors.py", "rewards", "tasks.py", "policy.py", "training.py", "sandbox")
-    origin = f"code {sources}\ndata {tasks.fingerprint(recipe)}\n"
+    base = identity.fingerprint(recipe.model)
+    origin = f"base {base}\ncode {sources}\ndata {tasks.fingerprint(recipe)}\n"
     if not runs.adapters(run):
         runs.write(path, origin)
     elif not path.is_file() or path.read_text(encoding="utf-8") != origin:
         raise runs.RunError(
-            f"The adapters in {path.parent} were made with other code or data: start the run over with --force, or "
-            "give this one a name of its own with --run."
+            f"The adapters in {path.parent} were made with another base, code or data: start the run over with "
+            "--force, or give this one a name of its own with --run."
         )
 
 

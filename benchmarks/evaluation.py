@@ -1,0 +1,191 @@
+"""How fast is a sweep over checkpoints? `python benchmarks/evaluation.py`, about ten minutes on two cores.
+
+Two comparisons, each side by side in one run, greedy, with the same tasks, tokens and batch size on both sides:
+
+- six checkpoints with two prompts by `evaluation.sweep`, which loads the base once, against a process per checkpoint
+  that loads base and adapter with transformers and PEFT and calls plain `generate` on batches in file order;
+- prompts sorted by length, as `policy.generate` does it, against batches in file order.
+
+The checkpoints are small random adapters: nothing is trained here, and the policy writes about what the base writes.
+Writes `benchmarks/results/evaluation.md`.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from grpo_utils import commands, evaluation, identity, policy, recipes, runs, tasks
+from grpo_utils.policy import Policy, Sampled
+from grpo_utils.recipes import Recipe
+from grpo_utils.sandbox import Sandbox
+
+RESULTS = Path(__file__).parent / "results" / "evaluation.md"
+SHOTS = (0, 3)
+BATCH = 8  # where the order of prompts is compared, so that there are several batches
+
+
+def settings(model: str, count: int, tokens: int) -> Recipe:
+    """Returns the recipe of both sides: greedy completions of `count` test tasks with two prompts."""
+    samples = {"train": {1: 0}, "validation": {0: 0}, "test": {0: 1}}
+    return recipes.load(
+        "cpu-code",
+        {
+            "name": "evaluation-benchmark",
+            "model.name": model,
+            "dataset.limits": {"validation": count},
+            "evaluation.samples": samples | {"validation": dict.fromkeys(SHOTS, 0)},
+            "evaluation.max_new_tokens": tokens,
+        },
+    )
+
+
+def make_adapters(recipe: Recipe, run: Path, count: int) -> list[str]:
+    """Writes `count` different random adapters to `run/checkpoints`, as a training would, and returns their names."""
+    base = policy.load(recipe.model).model
+    folder = run / "checkpoints"
+    runs.write(folder / identity.MADE_WITH, f"base {identity.fingerprint(recipe.model)}\n")
+    names = [f"checkpoint-{i + 1}" for i in range(count)]
+    for i, name in enumerate(names):
+        torch.manual_seed(i)
+        lora = {key: value for key, value in recipe.lora.items() if key != "layers_to_transform"}
+        adapted = get_peft_model(base, LoraConfig(**lora))
+        for parameter_name, parameter in adapted.named_parameters():
+            if "lora_B" in parameter_name:
+                torch.nn.init.normal_(parameter, std=1e-4)
+        adapted.save_pretrained(str(folder / name))
+        base = adapted.unload()
+    return names
+
+
+# ------------------------------------------------------------------------------------------- sweep against processes
+
+
+def plain(recipe: Recipe, run: Path, checkpoint: str) -> None:
+    """Evaluates one checkpoint as a plain script does: load, adapter, `generate` in file order, score."""
+    tokenizer = policy.load_tokenizer(recipe.model)
+    base = AutoModelForCausalLM.from_pretrained(
+        policy.resolve(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
+    )
+    current = Policy(PeftModel.from_pretrained(base, run / "checkpoints" / checkpoint).eval(), tokenizer)
+    batch, size = tasks.load_split(recipe, "validation"), recipe.evaluation.batch_size
+    found: dict[int, list[str]] = {}
+    with Sandbox() as sandbox, torch.inference_mode():
+        for shots in SHOTS:
+            chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe)[:shots]) for task in batch]
+            chunks = [chats[first : first + size] for first in range(0, len(chats), size)]
+            completions = [one for chunk in chunks for one in _generate(current, chunk, recipe)]
+            evaluation.score(batch, completions, recipe.prompt, sandbox)
+            found[shots] = [one.text for one in completions]
+    runs.write(run / "plain" / f"{checkpoint}.json", json.dumps(found))
+
+
+def _generate(current: Policy, chats: Sequence[list[tasks.Message]], recipe: Recipe) -> list[Sampled]:
+    inputs = current.tokenizer.apply_chat_template(
+        list(chats), add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    )
+    output = current.model.generate(**inputs, do_sample=False, max_new_tokens=recipe.evaluation.max_new_tokens)
+    rows = output[:, inputs["input_ids"].shape[1] :].tolist()
+    texts = current.tokenizer.batch_decode(rows, skip_special_tokens=True)
+    ended = [current.tokenizer.eos_token_id in row for row in rows]
+    return [Sampled(text, row, not end) for text, row, end in zip(texts, rows, ended, strict=True)]
+
+
+def compare_sweeps(recipe: Recipe, run: Path, checkpoints: list[str], arguments: list[str]) -> list[str]:
+    """Times both sides and returns rows of the table; `arguments` start this script with the same settings."""
+    began = time.perf_counter()
+    evaluation.sweep(recipe, run, checkpoints, "validation")
+    ours = time.perf_counter() - began
+    began = time.perf_counter()
+    for checkpoint in checkpoints:
+        command = [sys.executable, __file__, *arguments, "--plain", checkpoint]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    theirs = time.perf_counter() - began
+    same = [
+        mine["completions"][0]["text"] == text
+        for checkpoint in checkpoints
+        for shots, texts in json.loads((run / "plain" / f"{checkpoint}.json").read_text(encoding="utf-8")).items()
+        for mine, text in zip(_record(run, checkpoint, int(shots)), texts, strict=True)
+    ]
+    label = f"{len(checkpoints)} checkpoints x {len(SHOTS)} prompts, {len(same)} completions"
+    row = f"| {label} | {ours:.0f} s | {theirs:.0f} s, a process per checkpoint | {theirs / ours:.1f} |"
+    return [row, f"| of these word for word the same | {sum(same)} of {len(same)} | | |"]
+
+
+def _record(run: Path, checkpoint: str, shots: int) -> list[dict]:
+    path = evaluation.record_path(run, checkpoint, "validation", shots)
+    return json.loads(path.read_text(encoding="utf-8"))["tasks"]
+
+
+# -------------------------------------------------------------------------------------------------- order of prompts
+
+
+def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
+    """Times batches of prompts of similar length against batches in file order, and returns rows of the table."""
+    loaded, rows = policy.load(recipe.model), []
+    for name in (recipe.dataset.name, "human-eval"):
+        batch = tasks.load(name, "test")[: recipe.dataset.limits["validation"]]
+        chats = [tasks.messages(task, recipe.prompt, []) for task in batch]
+        lengths = [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, chats)]
+        by_length = [chats[i] for i in sorted(range(len(chats)), key=lengths.__getitem__)]
+        taken: list[list[float]] = [[], []]
+        for _ in range(repeats):
+            for seconds, ordered in zip(taken, (by_length, chats), strict=True):
+                began = time.perf_counter()
+                for first in range(0, len(ordered), BATCH):  # a call per batch: `generate` would sort them all
+                    _write(loaded, ordered[first : first + BATCH], recipe)
+                seconds.append(time.perf_counter() - began)
+        ours, theirs = map(min, taken)
+        label = (
+            f"{len(chats)} prompts of {name}, {min(lengths)} to {max(lengths)} tokens, batches of {BATCH}, by length"
+        )
+        rows.append(f"| {label} | {ours:.1f} s | {theirs:.1f} s, in file order | {theirs / ours:.2f} |")
+    return rows
+
+
+def _write(loaded: Policy, chats: list[list[tasks.Message]], recipe: Recipe) -> None:
+    limit = recipe.evaluation.max_new_tokens
+    policy.generate(loaded, chats, [None] * len(chats), temperature=1.0, max_new_tokens=limit, batch_size=BATCH)
+
+
+def main() -> None:
+    """Compares, prints the table and writes it."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--model", default="embedded:smollm2-135m-instruct")
+    parser.add_argument("--checkpoints", type=int, default=6)
+    parser.add_argument("--tasks", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=64, help="at most so many new tokens in a completion")
+    parser.add_argument("--plain", help=argparse.SUPPRESS)  # the checkpoint of a process of the other side
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    recipe = settings(arguments.model, arguments.tasks, arguments.tokens)
+    run = runs.outputs() / recipe.name
+    if arguments.plain:
+        plain(recipe, run, arguments.plain)
+        return
+    shutil.rmtree(run, ignore_errors=True)
+    checkpoints = make_adapters(recipe, run, arguments.checkpoints)
+    again = ["--model", arguments.model, "--tasks", str(arguments.tasks), "--tokens", str(arguments.tokens)]
+    lines = [
+        f"`python benchmarks/evaluation.py`, {recipe.model.name}, {arguments.tokens} new tokens, greedy.",
+        "",
+        "| compared | ours | the other | other / ours |",
+        "|---|---|---|---|",
+        *compare_sweeps(recipe, run, checkpoints, again),
+        *compare_orders(recipe),
+    ]
+    runs.write(arguments.output, "\n".join(lines) + "\n")
+    print(*lines, sep="\n")
+    shutil.rmtree(run)
+
+
+if __name__ == "__main__":
+    commands.run(main)

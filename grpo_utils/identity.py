@@ -1,0 +1,112 @@
+"""Whose completions are these? What tells one policy from another: its base model, its chat template, its adapter.
+
+Two mistakes are silent otherwise: an adapter switched into a base that it was not trained on, and an adapter that
+changes nothing.
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from transformers.utils.hub import cached_file
+
+from grpo_utils import policy
+from grpo_utils.policy import ModelError
+from grpo_utils.recipes import Model
+
+MADE_WITH = "made_with.txt"  # beside the adapters of a run, written by `training`
+BLOCK, STRIDE = 2**12, 2**18  # bytes read of a file of weights, and how far apart
+
+
+def of_base(model: Model) -> dict[str, Any]:
+    """Returns what a record says about its base model.
+
+    Returns:
+        `model` (the recipe's block), `base` (see `fingerprint`) and `chat_template_sha256` (None if it has none).
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    template = policy.load_tokenizer(model).chat_template
+    digest = template and hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+    return {"model": model.model_dump(), "base": fingerprint(model), "chat_template_sha256": digest}
+
+
+def fingerprint(model: Model) -> str:
+    """Returns what tells base models of the same name apart: the hub's commit, or a hash of the folder's weights.
+
+    Of each file of weights the size and 4 KiB out of every 256 KiB are hashed, which takes seconds for 16 GB. Training
+    moves most weights, so it is noticed; the change of a single one may not be.
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    folder = Path(policy.resolve(model.name))
+    if not folder.is_dir():
+        try:
+            return f"commit {Path(str(cached_file(model.name, 'config.json'))).parent.name}"
+        except OSError as error:
+            raise policy.unreachable(model, error) from error
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for position in range(0, size, STRIDE):
+                file.seek(position)
+                digest.update(file.read(BLOCK))
+    return f"sha256 {digest.hexdigest()}"
+
+
+def of_adapter(adapter: Path | None, base: dict[str, Any]) -> str | None:
+    """Returns the sha256 of an adapter's weights, or None for no adapter.
+
+    Args:
+        adapter: a folder that holds the adapter, in the folder of its training's adapters.
+        base: from `of_base`.
+
+    Raises:
+        ModelError: the adapter was trained on another base, or nothing says on which.
+    """
+    if adapter is None:
+        return None
+    path = adapter.parent / MADE_WITH
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if f"base {base['base']}" not in lines:
+        known = any(line.startswith("base ") for line in lines)
+        trained = "was trained on another base model" if known else f"has no {MADE_WITH} that names its base model"
+        raise ModelError(
+            f"The adapter {adapter.name} {trained}, so it is not evaluated on {base['model']['name']!r}: name the "
+            f"model of its training, keep that training's {MADE_WITH} in {adapter.parent}, or train it anew."
+        )
+    return hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest()
+
+
+@torch.no_grad()
+def update_norm(model: torch.nn.Module) -> float:
+    """Returns the Frobenius norm of what the LoRA adapters of a model add to its linear layers, 0.0 if nothing.
+
+    A layer's update is scale B A (Hu et al. 2021, arXiv 2106.09685). Its squared norm is the sum over the entries of
+    (B^T B) * (A A^T), both of the size of the rank, so that B A itself is never made.
+
+    Example:
+    ```python
+    >>> from peft import LoraConfig, get_peft_model
+    >>> adapted = get_peft_model(torch.nn.Sequential(torch.nn.Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
+    >>> update_norm(adapted)  # before training B is 0
+    0.0
+
+    ```
+    """
+    squares = 0.0
+    for module in model.modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        for name, down in module.lora_A.items():
+            a, b = down.weight.double(), module.lora_B[name].weight.double()
+            squares += module.scaling[name] ** 2 * float(((b.T @ b) * (a @ a.T)).sum())
+    return math.sqrt(max(squares, 0.0))
