@@ -29,7 +29,7 @@ from typing import Any
 from grpo_utils import comparability, tasks
 from grpo_utils.extractors import extract_any_code
 from grpo_utils.sandbox import Sandbox, Verdict
-from grpo_utils.tasks import Task
+from grpo_utils.tasks import CodeTask
 
 ROOT = Path(__file__).resolve().parents[1]
 REACHED_THE_END = 42  # a program that leaves early has another exit code
@@ -52,7 +52,7 @@ SWAPS = (("+", "-"), ("<", ">"), ("==", "!="), ("*", "+"), ("//", "/"), (" and "
 class Stored:
     """One stored completion: its task, a word on where it comes from, and the text after the harness's prompt."""
 
-    task: Task
+    task: CodeTask
     kind: str
     text: str
 
@@ -60,7 +60,7 @@ class Stored:
 # --------------------------------------------------------------------------------------------------- completions
 
 
-def made(batch: list[Task]) -> Iterator[Stored]:
+def made(batch: list[CodeTask]) -> Iterator[Stored]:
     """One completion for each task: half of them references, the others wrong in some way, in any of the formats."""
     for task in batch:
         chance = random.Random(task.task_id)
@@ -71,7 +71,7 @@ def made(batch: list[Task]) -> Iterator[Stored]:
         yield Stored(task, f"{kind}, {form}", FORMATS[form].format(code))
 
 
-def _changes(task: Task, code: str, chance: random.Random) -> Iterator[tuple[str, str]]:
+def _changes(task: CodeTask, code: str, chance: random.Random) -> Iterator[tuple[str, str]]:
     numbers = list(re.finditer(r"\b\d+\b", code))
     if numbers:
         number = chance.choice(numbers)
@@ -88,7 +88,7 @@ def _changes(task: Task, code: str, chance: random.Random) -> Iterator[tuple[str
         yield "equal to everything", f"{ANY}\n{task.function_name} = Any()"
 
 
-def stored(path: Path | None, batch: list[Task]) -> list[Stored]:
+def stored(path: Path | None, batch: list[CodeTask]) -> list[Stored]:
     """The completions of a file, or those made here."""
     if path is None:
         return list(made(batch))
@@ -168,7 +168,7 @@ def harness_scores(task: Any, document: dict[str, Any], completion: str) -> dict
 
 def compare_prompts(loaded: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
     """Yields what was compared, how many of them are the same to the letter, and of how many."""
-    owners = {task.task_id: task for task in tasks.load("mbpp", "test")}
+    owners = {task.task_id: task for task in comparability.mbpp("test")}
     for name, shots_wanted in (("mbpp_instruct", (0, 3)), ("gsm8k_cot_llama", (0, 8))):
         for shots in shots_wanted:
             documents = list(loaded[name].test_docs())
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "comparability.md")
     arguments = parser.parse_args()
     loaded = harness_tasks(["mbpp_instruct", "gsm8k_cot_llama"])
-    rows = stored(arguments.completions, tasks.load("mbpp", "test"))
+    rows = stored(arguments.completions, comparability.mbpp("test"))
     source = f"`{arguments.completions}`" if arguments.completions else "made from the references, not by a model"
     version = importlib.import_module("importlib.metadata").version("lm_eval")
     lines = [f"`python benchmarks/comparability.py`, lm-eval {version}. {len(rows)} completions, {source}.", ""]

@@ -49,7 +49,7 @@ from grpo_utils.extractors import FENCE, extract_hash_answer
 from grpo_utils.recipes import Recipe
 from grpo_utils.sandbox import Check, Sandbox
 from grpo_utils.statistics import wilson
-from grpo_utils.tasks import Message, Task
+from grpo_utils.tasks import CodeTask, Message
 
 MAX_NEW_TOKENS = 256
 SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
@@ -59,12 +59,17 @@ NUMBER = r"-?[$0-9.,]{2,}|-?[0-9]+"
 STRICT, FLEXIBLE = re.compile(f"The final answer is ({NUMBER})"), re.compile(f"({NUMBER})")
 
 
-def mbpp_examples(shots: int) -> list[Task]:
+def mbpp_examples(shots: int) -> list[CodeTask]:
     """Returns the worked examples of `mbpp_instruct`: tasks 2, 3 and 4 of MBPP's prompt split, at most three."""
-    return [task for task in tasks.load("mbpp", "prompt") if task.task_id in (2, 3, 4)][:shots]
+    return [task for task in mbpp("prompt") if task.task_id in (2, 3, 4)][:shots]
 
 
-def mbpp_messages(task: Task, shown: Sequence[Task]) -> list[Message]:
+def mbpp(split: str) -> list[CodeTask]:
+    """Returns the tasks of one split of MBPP."""
+    return [task for task in tasks.load("mbpp", split) if isinstance(task, CodeTask)]
+
+
+def mbpp_messages(task: CodeTask, shown: Sequence[CodeTask]) -> list[Message]:
     """Returns the chat of `mbpp_instruct`. It ends with the opening of the answer, from which the policy goes on.
 
     Args:
@@ -73,7 +78,7 @@ def mbpp_messages(task: Task, shown: Sequence[Task]) -> list[Message]:
 
     Example:
     ```python
-    >>> task = Task(1, "Write a function to add.", "", ["assert add(1, 2) == 3"] * 3)
+    >>> task = CodeTask(task_id=1, text="Write a function to add.", code="", test_list=["assert add(1, 2) == 3"] * 3)
     >>> mbpp_messages(task, [])[-1]
     {'role': 'assistant', 'content': '\\n```python\\n'}
 
@@ -89,7 +94,7 @@ def _turn(question: str, answer: str) -> list[Message]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def _mbpp_question(task: Task) -> str:
+def _mbpp_question(task: CodeTask) -> str:
     opening = "You are an expert Python programmer, and here is your task:"
     return "\n".join([opening, task.text, "Your code should pass these tests:", *task.test_list[:3]])
 
@@ -108,12 +113,13 @@ def mbpp_code(completion: str) -> str:
     return re.sub(r"\A\w+", "", body).removeprefix("\n").removesuffix("\n") if closed else ""
 
 
-def mbpp_check(task: Task, completion: str) -> Check:
+def mbpp_check(task: CodeTask, completion: str) -> Check:
     """Returns the check by which `mbpp_instruct` scores a completion: three asserts, no setup code, three seconds.
 
     Example:
     ```python
-    >>> task = Task(1, "Write a function to add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3"] * 3)
+    >>> code = "def add(a, b): return a + b"
+    >>> task = CodeTask(task_id=1, text="Add.", code=code, test_list=["assert add(1, 2) == 3"] * 3)
     >>> mbpp_check(task, "\\ndef add(a, b): return a - b\\n```").code
     'def add(a, b): return a - b'
 
@@ -226,13 +232,13 @@ def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any],
         limit: only the first so many documents; None for all of them.
 
     Returns:
-        `tasks.Task` for MBPP, rows with "question" and "answer" for GSM8K; and the chats.
+        `tasks.CodeTask` for MBPP, rows with "question" and "answer" for GSM8K; and the chats.
 
     Raises:
         DataError: the data set is not there, or the worked examples of GSM8K are not.
     """
     if task == "mbpp_instruct":
-        documents, shown = tasks.load("mbpp", "test")[:limit], mbpp_examples(shots)
+        documents, shown = mbpp("test")[:limit], mbpp_examples(shots)
         return documents, [mbpp_messages(document, shown) for document in documents]
     documents, examples = _gsm8k()[:limit], gsm8k_examples(shots) if shots else []
     return documents, [gsm8k_messages(document["question"], examples) for document in documents]

@@ -17,10 +17,10 @@ from typing import Any
 from tqdm import tqdm
 
 from grpo_utils import commands, identity, policy, results, rewards, runs, tasks
-from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code, follows_format
+from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Prompt, Recipe, Split
-from grpo_utils.sandbox import Sandbox, Verdict
+from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
 
 
@@ -85,7 +85,7 @@ def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> 
         "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
         "data_sha256": _sha256([asdict(task) for task in used]),
-        "code_sha256": runs.code_hash("extractors.py", "tasks.py", "policy.py", "evaluation.py", "sandbox"),
+        "code_sha256": runs.code_hash("extractors.py", "tasks", "policy.py", "evaluation.py", "sandbox"),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
         "max_new_tokens": recipe.evaluation.max_new_tokens,
@@ -168,7 +168,7 @@ def seed_of(task: Task, sample: int) -> int:
 def score(
     owners: Sequence[Task], completions: Sequence[Sampled], prompt: Prompt, sandbox: Sandbox
 ) -> list[dict[str, Any]]:
-    """Scores completions: length, format, and what `judge_code` says of the answer.
+    """Scores completions: length, format, and what `judge` says of the answer.
 
     Args:
         owners: the task of each completion.
@@ -182,7 +182,7 @@ def score(
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
-    judged = judge_code(owners, [one.text for one in completions], prompt, sandbox)
+    judged = judge(owners, [one.text for one in completions], prompt, sandbox)
     return [
         {
             "text": one.text,
@@ -195,37 +195,38 @@ def score(
     ]
 
 
-def judge_code(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox: Sandbox) -> list[dict[str, Any]]:
-    """Judges the programs in completions by three rules, each of which finds all that the one before it finds.
+def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox: Sandbox) -> list[dict[str, Any]]:
+    """Judges the answers in completions by three rules, each of which finds all that the one before it finds.
 
-    `strict` wants the program in the answer tag, `lenient` takes one from anywhere by a fixed rule, and `oracle` holds
-    if any of `extract_candidates` passes: the accuracy that the policy would have if it always got the format right.
+    `strict` wants the answer in its tag, `lenient` takes one from anywhere by a fixed rule, and `oracle` holds if any
+    of the task's `candidates` is right: the accuracy that the policy would have if it always got the format right.
 
     Returns:
         For each completion these three, `visible` (the program in the tag passes the asserts that the prompt showed;
         None if it showed none), `error` (see `error_kind`), `outcomes` (of every assert) and `message` (the first
-        exception) of the lenient program.
+        exception) of the lenient answer.
 
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
     tag = prompt.tags[-1]
-    strict = [extract_code(text, tag) for text in texts]
-    lenient = [extract_any_code(text, tag) for text in texts]  # the code in the tag, if there is any
-    checks = [task.check(code or "") for task, code in zip(owners, lenient, strict=True)]
-    verdicts = rewards.judge(checks, sandbox)
+    strict = [task.strict_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
+    lenient = [
+        task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)
+    ]  # strict, if there is any
+    verdicts = _verdicts([task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)], sandbox)
     others = [
-        (i, owners[i].check(code))
+        (i, owners[i].check(answer))
         for i, text in enumerate(texts)
         if not verdicts[i].ok
-        for code in extract_candidates(text, tag)
-        if code != lenient[i]
+        for answer in owners[i].candidates(text, tag)
+        if answer != lenient[i]
     ]
-    found = rewards.judge([check for _, check in others], sandbox)
+    found = _verdicts([check for _, check in others], sandbox)
     oracle = {i for (i, _), verdict in zip(others, found, strict=True) if verdict.ok}
     scores = []
     for i, (task, tagged, anywhere, verdict) in enumerate(zip(owners, strict, lenient, verdicts, strict=True)):
-        shown = min(prompt.visible_asserts, len(task.test_list))
+        shown = task.shown(prompt)
         scores.append(
             {
                 "strict": verdict.ok and tagged is not None,
@@ -240,6 +241,12 @@ def judge_code(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, san
     return scores
 
 
+def _verdicts(checks: Sequence[Check | Verdict], sandbox: Sandbox) -> list[Verdict]:
+    """The verdicts, those that are still to be found out by the sandbox included."""
+    found = iter(rewards.judge([check for check in checks if isinstance(check, Check)], sandbox))
+    return [next(found) if isinstance(check, Check) else check for check in checks]
+
+
 def _message(verdict: Verdict) -> str:
     """The first exception of a check; addresses, which differ from run to run, are left out."""
     parts = [part for part in (verdict.error_type, verdict.error_message) if part]
@@ -249,7 +256,7 @@ def _message(verdict: Verdict) -> str:
 def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> str:
     """Returns why a completion does not score, in a word or two, or "none"."""
     if anywhere is None:
-        return "no code"
+        return "no answer"
     if verdict.ok:
         return "none" if tagged is not None else "no tag"
     if verdict.status in ("error", "failed"):

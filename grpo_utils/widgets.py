@@ -17,9 +17,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from grpo_utils.extractors import extract_any_code
 from grpo_utils.recipes import Prompt
-from grpo_utils.tasks import Task, question
+from grpo_utils.tasks import Task
 
 PER_GROUP = 3  # entries of each group on a static page
 PRE = "white-space:pre-wrap;overflow-wrap:anywhere;text-align:left;margin:0"
@@ -72,12 +71,12 @@ def before_and_after(
         group = groups[bool(old.strict), bool(new.strict)]
         shown = [_shown(title, row, task, prompt) for title, row in zip(policies, rows, strict=True)]
         title = f"{task.task_id}: {task.text.splitlines()[0][:80]}"
-        entries.append(Entry(title, group, question(task, prompt.visible_asserts), shown))
+        entries.append(Entry(title, group, task.question(prompt), shown))
     return sorted(entries, key=lambda entry: list(groups.values()).index(entry.group))
 
 
 def _shown(title: str, row: pd.Series, task: Task, prompt: Prompt) -> Shown:
-    return Shown(title, row.text, extract_any_code(row.text, prompt.tags[-1]), verdict_of(row.to_dict(), task))
+    return Shown(title, row.text, task.lenient_answer(row.text, prompt.tags[-1]), verdict_of(row.to_dict(), task))
 
 
 def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
@@ -85,7 +84,7 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
 
     Example:
     ```python
-    >>> task = Task(1, "Add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
+    >>> task = CodeTask(task_id=1, text="Add.", code="", test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
     >>> scores = {"error": "wrong answer", "outcomes": ["passed", "failed"], "truncated": False, "message": ""}
     >>> verdict_of(scores, task)
     'wrong answer at `assert add(2, 2) == 4`'
@@ -94,8 +93,8 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
     """
     words = "passed" if completion["error"] == "none" else completion["error"]
     failed = next((i for i, outcome in enumerate(completion["outcomes"]) if outcome != "passed"), None)
-    if failed is not None and completion["error"] != "no code":
-        words += f" at `{task.asserts[failed]}`" if failed < len(task.asserts) else ""
+    if failed is not None and completion["error"] != "no answer":
+        words += f" at `{task.requirements[failed]}`" if failed < len(task.requirements) else ""
         words += f": {completion['message']}" if completion["message"] else ""
     return words + (" (cut off at the limit of tokens)" if completion["truncated"] else "")
 
@@ -115,7 +114,7 @@ def render(entry: Entry) -> str:
 
 
 def _column(shown: Shown, percent: int) -> str:
-    code = "<em>no code found</em>"
+    code = "<em>no answer found</em>"
     if shown.code is not None:
         code = highlight(shown.code, PythonLexer(), HtmlFormatter(noclasses=True, prestyles=PRE))
     return (

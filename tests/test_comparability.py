@@ -1,5 +1,8 @@
 """The harness's rules: extraction against its own regular expression, scores, and the shape of its prompts."""
 
+# which kind of task a data set has is not known to the types
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalSubscript=false
+
 import json
 import re
 import shutil
@@ -12,9 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_utils import comparability
-from grpo_utils.tasks import DataError, Task
+from grpo_utils.tasks import CodeTask, DataError
 
-TASK = Task(7, "Write a function to add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3"] * 3)
+TASK = CodeTask(
+    task_id=7,
+    text="Write a function to add.",
+    code="def add(a, b): return a + b",
+    test_list=["assert add(1, 2) == 3"] * 3,
+)
 HARNESS = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)  # lm_eval/tasks/mbpp/utils.py, version 0.4.13
 
 
@@ -40,7 +48,8 @@ def test_a_program_passes_as_the_harness_wants_it(completion, passes, sandbox):
 
 
 def test_the_check_leaves_out_setup_code_and_challenge_asserts():
-    task = Task(7, "", "def f(): pass", ["assert f() == 1"] * 4, "import math", ["assert f() == 2"])
+    asserts = {"test_list": ["assert f() == 1"] * 4, "challenge_test_list": ["assert f() == 2"]}
+    task = CodeTask(task_id=7, text="", code="def f(): pass", test_setup_code="import math", **asserts)
     check = comparability.mbpp_check(task, "\npass\n```")
     assert (check.tests, check.setup) == (("assert f() == 1",) * 3, "")
 

@@ -11,14 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils import evaluation, identity, recipes, results, runs, tasks
+from grpo_utils import evaluation, identity, recipes, results, runs
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
 from grpo_utils.sandbox import Verdict
-from grpo_utils.tasks import ROOT, Task
+from grpo_utils.tasks import ROOT, CodeTask, loading
 
 PROMPT = recipes.load("smoke-code").prompt
-TASK = Task(1, "Add.", "def add(a, b): return a + b", ["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
+TASK = CodeTask(
+    task_id=1,
+    text="Add.",
+    code="def add(a, b): return a + b",
+    test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"],
+)
 RIGHT, WRONG = "def add(a, b): return a + b", "def add(a, b): return 3"
 
 # ----------------------------------------------------------------------------------------------------------- scoring
@@ -36,7 +41,7 @@ PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2",
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
-    (scores,) = evaluation.judge_code([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    (scores,) = evaluation.judge([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
     assert scores["strict"] <= scores["lenient"] <= scores["oracle"]
     assert scores["oracle"] == (scores["lenient"] or "x = 1" in extract_candidates(text, "answer"))
 
@@ -52,19 +57,19 @@ def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     ],
 )
 def test_each_rule_finds_its_programs(text, passes, sandbox):
-    (scores,) = evaluation.judge_code([TASK], [text], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [text], PROMPT, sandbox)
     assert [name for name in ("strict", "lenient", "oracle", "visible") if scores[name]] == passes
 
 
 def test_where_the_prompt_shows_no_assert_none_is_passed_or_failed(sandbox):
-    hidden = Task(1, "Add.", RIGHT, [], challenge_test_list=TASK.test_list)
-    (scores,) = evaluation.judge_code([hidden], [f"<answer>{RIGHT}</answer>"], PROMPT, sandbox)
+    hidden = CodeTask(task_id=1, text="Add.", code=RIGHT, test_list=[], challenge_test_list=TASK.test_list)
+    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], PROMPT, sandbox)
     assert (scores["strict"], scores["visible"]) == (True, None)
 
 
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
     code = "def add(a, b): raise ValueError(str(object()))"
-    (scores,) = evaluation.judge_code([TASK], [f"<answer>{code}</answer>"], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], PROMPT, sandbox)
     assert scores["message"] == "ValueError: <object object at 0x...>"
 
 
@@ -118,7 +123,7 @@ def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe
 
 
 def test_another_data_set_is_kept_apart_under_its_name(recipe, run, monkeypatch):
-    monkeypatch.setattr(evaluation.tasks, "load_human_eval", lambda load=tasks.load_human_eval: load()[:2])
+    monkeypatch.setattr(loading, "human_eval", lambda load=loading.human_eval: load()[:2])
     evaluation.sweep(recipe, run, ["base"], "test", dataset="human-eval")
     (row,) = results.summarise(results.load_records(run)).to_dict("records")
     assert (row["split"], row["tasks"], row["samples"]) == ("human-eval", 2, 1)

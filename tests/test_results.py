@@ -147,7 +147,7 @@ def test_rewards_are_means_over_tasks_beside_their_maximum(run):
 @pytest.mark.parametrize(
     ("tagged", "anywhere", "verdict", "kind"),
     [
-        (None, None, Verdict("error"), "no code"),
+        (None, None, Verdict("error"), "no answer"),
         (None, "x", Verdict("passed"), "no tag"),
         ("x", "x", Verdict("passed"), "none"),
         ("x", "x", Verdict("failed"), "wrong answer"),

@@ -1,5 +1,8 @@
 """The starter tasks are sound: references pass, lazy solutions fail, and no function stands in two splits."""
 
+# which kind of task a data set has is not known to the types
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalSubscript=false
+
 import ast
 import builtins
 from collections import Counter

@@ -1,5 +1,8 @@
 """Tasks: malformed data is refused by file and line, prompts show what they should, filters filter."""
 
+# which kind of task a data set has is not known to the types
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalSubscript=false
+
 import hashlib
 import json
 import os
@@ -95,7 +98,7 @@ def test_the_sanitized_half_of_mbpp_is_read_by_its_own_names(tmp_path, monkeypat
     row |= {"prompt": "Write a function to add.", "test_imports": ["import math", "import re"], "source_file": "x"}
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(row)], name="mbpp-sanitized")
-    (task,) = tasks.load("mbpp-sanitized", "train")
+    (task,) = tasks.load("mbpp-sanitized", "prompt")
     assert (task.text, task.test_setup_code) == (GOOD["text"], "import math\nimport re")
 
 
@@ -174,7 +177,7 @@ def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answ
 def test_generated_problems_are_the_same_everywhere_and_no_two_splits_share_their_terms():
     splits = {split: tasks.load("reasoning-gym", split) for split in tasks.SPLITS}
     text = json.dumps([asdict(task) for batch in splits.values() for task in batch])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "SHA"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "7419af739c27c16d"
     terms = [sorted(re.findall(r"[+-]? ?\d+", task.text)) for batch in splits.values() for task in batch]
     assert len({tuple(each) for each in terms}) == len(terms)
     for task in splits["test"]:

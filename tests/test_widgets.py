@@ -6,11 +6,14 @@ import pandas as pd
 import pytest
 
 from grpo_utils import recipes, widgets
-from grpo_utils.tasks import Task
+from grpo_utils.tasks import CodeTask
 
 PROMPT = recipes.load("smoke-code").prompt
 HOSTILE = "</pre></td><script>alert(1)</script><img src=x onerror=alert(1)>"
-BATCH = [Task(i, f"Task {HOSTILE} number {i}.", "def f(): pass", ["assert f() == '<b>'"]) for i in range(4)]
+BATCH = [
+    CodeTask(task_id=i, text=f"Task {HOSTILE} number {i}.", code="def f(): pass", test_list=["assert f() == '<b>'"])
+    for i in range(4)
+]
 POLICIES = {"base <i>": ("base", 1), "trained": ("checkpoint-2", 0)}
 
 
@@ -68,5 +71,5 @@ def test_without_a_kernel_the_first_tasks_of_each_group_stand_in_the_output(entr
 
 
 def test_code_that_is_missing_or_cut_off_is_said_so():
-    scores = {"error": "no code", "outcomes": ["error"], "truncated": True, "message": "NoCode"}
-    assert widgets.verdict_of(scores, BATCH[0]) == "no code (cut off at the limit of tokens)"
+    scores = {"error": "no answer", "outcomes": ["error"], "truncated": True, "message": "NoCode"}
+    assert widgets.verdict_of(scores, BATCH[0]) == "no answer (cut off at the limit of tokens)"

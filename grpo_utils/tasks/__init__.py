@@ -8,12 +8,25 @@ own is a subclass of `Task` and a line in `loading.KINDS`.
 """
 
 from .code import CodeTask, count_branches
-from .loading import HUB, SPLITS, download, examples, fingerprint, folders, is_within, load, load_split, read_jsonl
+from .loading import (
+    HUB,
+    ROOT,
+    SPLITS,
+    download,
+    examples,
+    fingerprint,
+    folders,
+    is_within,
+    load,
+    load_split,
+    read_jsonl,
+)
 from .maths import MathsTask
 from .task import DataError, Message, Task, messages
 
 __all__ = [
     "HUB",
+    "ROOT",
     "SPLITS",
     "CodeTask",
     "DataError",

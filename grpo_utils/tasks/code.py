@@ -60,6 +60,11 @@ class CodeTask(Task):
         return [*self.test_list, *self.challenge_test_list]
 
     @property
+    def requirements(self) -> list[str]:
+        """The asserts."""
+        return self.asserts
+
+    @property
     def function_names(self) -> list[str]:
         """The functions and classes that the reference defines: the names that belong to a candidate."""
         kinds = (ast.FunctionDef, ast.ClassDef)
@@ -82,6 +87,10 @@ class CodeTask(Task):
         calls = [node.func for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Call)]
         return [getattr(call, "id", None) or f".{getattr(call, 'attr', '?')}" for call in calls]
 
+    def shown(self, prompt: Prompt) -> int:
+        """Returns how many asserts the prompt shows."""
+        return min(prompt.visible_asserts, len(self.test_list))
+
     def question(self, prompt: Prompt) -> str:
         """Returns the task in words and the asserts that the recipe shows.
 
@@ -94,7 +103,7 @@ class CodeTask(Task):
 
         ```
         """
-        shown = self.test_list[: prompt.visible_asserts]
+        shown = self.test_list[: self.shown(prompt)]
         if not shown:
             return self.text
         plural = "these tests" if len(shown) > 1 else "this test"

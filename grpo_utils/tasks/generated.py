@@ -12,8 +12,8 @@ from typing import Any
 from .task import DataError
 
 NAME = "reasoning-gym"
-SIZES = {"prompt": 8, "train": 400, "validation": 80, "test": 200}
-GRADES = ((2, 1), (2, 2), (3, 1), (3, 2))  # terms and digits
+SIZES = {"prompt": 8, "train": 352, "validation": 80, "test": 180}
+GRADES = ((2, 1), (2, 2), (3, 1), (4, 1))  # terms and digits
 SEED = 20260101
 
 
@@ -27,10 +27,10 @@ def rows(split: str) -> list[dict[str, Any]]:
     ```python
     >>> row = rows("train")[2]
     >>> print(row["question"], row["answer"], sep="\\n")
-    State the final answer to the following arithmetic problem: 3 - 7 + 6 =
-    3 - 7 = -4
-    -4 + 6 = 2
-    #### 2
+    State the final answer to the following arithmetic problem: 6 - 6 - 2 =
+    6 - 6 = 0
+    0 - 2 = -2
+    #### -2
 
     ```
     """

@@ -12,6 +12,7 @@ from grpo_utils.sandbox import Verdict
 from .task import DataError, Task, sections
 
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator, which repeat the equation before them
+SIGNS: dict[str, str] = {"x": "*", "\u00d7": "*", "\u00f7": "/"}
 OPERATION = re.compile(r"(?<=[0-9.)%]) *([-+*/x\u00d7\u00f7]) *(?=[$0-9.(])")
 
 
@@ -50,7 +51,16 @@ class MathsTask(Task):
     @property
     def operations(self) -> list[str]:
         """The arithmetic signs of the worked solution."""
-        return [{"x": "*", "\u00d7": "*", "\u00f7": "/"}.get(sign, sign) for sign in OPERATION.findall(self.solution)]
+        return [SIGNS.get(sign, sign) for sign in map(str, OPERATION.findall(self.solution))]
+
+    @property
+    def requirements(self) -> list[str]:
+        """The gold number."""
+        return [f"the number is {self.answer}"]
+
+    def shown(self, prompt: Prompt) -> int:
+        """Returns 0: no prompt shows the gold number."""
+        return 0
 
     def question(self, prompt: Prompt) -> str:
         """Returns the problem as it stands."""

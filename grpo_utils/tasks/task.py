@@ -51,6 +51,15 @@ class Task(ABC):
     def operations(self) -> list[str]:
         """What the reference does, one entry per use."""
 
+    @property
+    @abstractmethod
+    def requirements(self) -> list[str]:
+        """What an answer must satisfy, each as text; `Verdict.outcomes` has one entry for each."""
+
+    @abstractmethod
+    def shown(self, prompt: Prompt) -> int:
+        """Returns how many of the requirements, from the first on, the prompt shows."""
+
     @abstractmethod
     def question(self, prompt: Prompt) -> str:
         """Returns the user's message."""
