@@ -167,7 +167,7 @@ def reward_table(
         the maximum (NaN where that is 0), and the paired difference with its 95 % interval from `low` to `high`.
     """
     paid = [_paid(recipe, records, *policy) for policy in (before, after)]
-    maxima = {name: rewards.registered(name).high for name in recipe.rewards}
+    maxima = {name: rewards.REGISTRY[name].high for name in recipe.rewards}
     total = sum(weight * maxima[name] for name, weight in recipe.rewards.items())
     rows = {}
     for name, maximum in {**maxima, TOTAL: total}.items():

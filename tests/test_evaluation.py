@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_utils import evaluation, identity, recipes, results, runs, tasks
@@ -34,6 +34,7 @@ class OneRightProgram:
 PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2", "import x\n", " so "]
 
 
+@settings(deadline=None)  # on a busy machine single calls are slow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     (scores,) = evaluation.judge_code([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
@@ -98,9 +99,9 @@ def records_of(folder):
 
 def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(recipe, run):
     evaluation.sweep(recipe, run, ["base", "checkpoint-1"], "test")
-    settings = json.loads(evaluation.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
-    assert settings["base"] == identity.fingerprint(recipe.model)
-    assert len(settings["chat_template_sha256"]) == len(settings["adapter_sha256"]) == 64
+    header = json.loads(evaluation.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
+    assert header["base"] == identity.fingerprint(recipe.model)
+    assert len(header["chat_template_sha256"]) == len(header["adapter_sha256"]) == 64
     records = results.load_records(run)
     assert results.without_effect(records) == []
     norms = records.groupby("checkpoint").update_norm.first()
