@@ -118,11 +118,23 @@ def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe
         evaluation.sweep(recipe, run, ["checkpoint-1"], "test")
 
 
-def test_another_data_set_is_kept_apart_under_its_name(recipe, run, monkeypatch):
+def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluation.tasks, "load_human_eval", lambda load=tasks.load_human_eval: load()[:2])
-    evaluation.sweep(recipe, run, ["base"], "test", dataset="human-eval")
-    (row,) = results.summarise(results.load_records(run)).to_dict("records")
-    assert (row["split"], row["tasks"], row["samples"]) == ("human-eval", 2, 1)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml())
+    policies = ["--checkpoint", "base", "--checkpoint", "checkpoint-1"]
+    options = ["--recipe", str(path), "--dataset", "human-eval", "--max-new-tokens", "3", *policies]
+    monkeypatch.setattr(sys, "argv", ["evaluation", *options])
+    evaluation.main()
+    difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [0.000, 0.000], McNemar p = 1"
+    assert capsys.readouterr().out.splitlines()[-1] == difference
+    table = results.summarise(results.load_records(run))
+    assert table[["checkpoint", "split", "tasks", "samples"]].values.tolist() == [
+        ["base", "human-eval", 2, 1],
+        ["checkpoint-1", "human-eval", 2, 1],
+    ]
+    record = json.loads(evaluation.record_path(run, "base", "human-eval", 1).read_text())
+    assert record["settings"]["max_new_tokens"] == 3
 
 
 SCRIPT = """
