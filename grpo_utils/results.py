@@ -167,7 +167,7 @@ def reward_table(
         the maximum (NaN where that is 0), and the paired difference with its 95 % interval from `low` to `high`.
     """
     paid = [_paid(recipe, records, *policy) for policy in (before, after)]
-    maxima = {name: rewards.registered(name).high for name in recipe.rewards}
+    maxima = {name: rewards.REGISTRY[name].high for name in recipe.rewards}
     total = sum(weight * maxima[name] for name, weight in recipe.rewards.items())
     rows = {}
     for name, maximum in {**maxima, TOTAL: total}.items():
@@ -230,10 +230,6 @@ def comparison(records: pd.DataFrame, best: str, trained_shots: int) -> str:
     return "\n".join([*parts, "", *notes] if notes else parts)
 
 
-def _points(change: Interval) -> str:
-    return f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
-
-
 def _head(first: str, before: str, after: str) -> str:
     columns = [first, "pass@1", before, after, "difference [95 % interval]", "McNemar p"]
     return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
@@ -248,11 +244,12 @@ def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tup
             if not len(old) or not len(new):
                 continue
             change, p_value = difference(records, after, before, "test", column, greedy)
+            interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
             cells = [
                 f"{column}, {'greedy' if greedy else 'sampled'}",
                 f"{old.mean():.1%}",
                 f"{new.mean():.1%}",
-                _points(change),
+                interval,
             ]
             rows.append(f"| {' | '.join([first, *cells, '' if p_value is None else f'{p_value:.2g}'])} |")
     return rows

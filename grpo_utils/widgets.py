@@ -152,6 +152,7 @@ class Browser(ipywidgets.VBox):
 
     def _fill(self) -> None:
         self.entry.options = [(one.title, i) for i, one in enumerate(self.entries) if one.group == self.group.value]
+        self.entry.index = 0 if self.entry.options else None
 
     def _show(self) -> None:
         self.view.value = "" if self.entry.value is None else render(self.entries[self.entry.value])

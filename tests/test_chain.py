@@ -86,6 +86,7 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not YAML"),
         ("reproduce", ["--recipe", "smoke-code", "--force", "--run", ".."], "Key 'name'"),
         ("evaluation", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
+        ("evaluation", ["--recipe", "smoke-code", "--max-new-tokens", "9"], "goes with --dataset"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "77"], "There is no notebook '77'"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "05"], "run notebook 02_baseline_evaluation first"),
         (

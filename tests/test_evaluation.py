@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_utils import evaluation, identity, recipes, results, runs
@@ -39,6 +39,7 @@ class OneRightProgram:
 PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2", "import x\n", " so "]
 
 
+@settings(deadline=None)  # on a busy machine single calls are slow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     (scores,) = evaluation.judge([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
@@ -103,9 +104,9 @@ def records_of(folder):
 
 def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(recipe, run):
     evaluation.sweep(recipe, run, ["base", "checkpoint-1"], "test")
-    settings = json.loads(evaluation.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
-    assert settings["base"] == identity.fingerprint(recipe.model)
-    assert len(settings["chat_template_sha256"]) == len(settings["adapter_sha256"]) == 64
+    header = json.loads(evaluation.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
+    assert header["base"] == identity.fingerprint(recipe.model)
+    assert len(header["chat_template_sha256"]) == len(header["adapter_sha256"]) == 64
     records = results.load_records(run)
     assert results.without_effect(records) == []
     norms = records.groupby("checkpoint").update_norm.first()
@@ -122,11 +123,23 @@ def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe
         evaluation.sweep(recipe, run, ["checkpoint-1"], "test")
 
 
-def test_another_data_set_is_kept_apart_under_its_name(recipe, run, monkeypatch):
+def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loading, "human_eval", lambda load=loading.human_eval: load()[:2])
-    evaluation.sweep(recipe, run, ["base"], "test", dataset="human-eval")
-    (row,) = results.summarise(results.load_records(run)).to_dict("records")
-    assert (row["split"], row["tasks"], row["samples"]) == ("human-eval", 2, 1)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml())
+    policies = ["--checkpoint", "base", "--checkpoint", "checkpoint-1"]
+    options = ["--recipe", str(path), "--dataset", "human-eval", "--max-new-tokens", "3", *policies]
+    monkeypatch.setattr(sys, "argv", ["evaluation", *options])
+    evaluation.main()
+    difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [0.000, 0.000], McNemar p = 1"
+    assert capsys.readouterr().out.splitlines()[-1] == difference
+    table = results.summarise(results.load_records(run))
+    assert table[["checkpoint", "split", "tasks", "samples"]].values.tolist() == [
+        ["base", "human-eval", 2, 1],
+        ["checkpoint-1", "human-eval", 2, 1],
+    ]
+    record = json.loads(evaluation.record_path(run, "base", "human-eval", 1).read_text())
+    assert record["settings"]["max_new_tokens"] == 3
 
 
 SCRIPT = """
