@@ -84,6 +84,7 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
 
     Example:
     ```python
+    >>> from grpo_utils.tasks import CodeTask
     >>> task = CodeTask(task_id=1, text="Add.", code="", test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
     >>> scores = {"error": "wrong answer", "outcomes": ["passed", "failed"], "truncated": False, "message": ""}
     >>> verdict_of(scores, task)
