@@ -12,6 +12,7 @@ from grpo_utils.statistics import (
     across_seeds,
     best_of,
     bootstrap_mean,
+    groups_differ,
     mcnemar,
     minimum_detectable_difference,
     pass_at_k,
@@ -140,3 +141,35 @@ def test_equal_seeds_and_tasks_have_an_interval_without_width():
 def test_tables_without_enough_rows_or_columns_are_refused(compare, table):
     with pytest.raises(ValueError, match="at least"):
         compare(table)
+
+
+def test_groups_that_do_not_differ_are_called_different_one_time_in_twenty():
+    rng = np.random.default_rng(7)
+    draws = [groups_differ(rng.random(60) < 0.4, rng.integers(0, 5, 60).tolist()) < 0.05 for _ in range(200)]
+    assert np.mean(draws) <= chance_bounds(0.05, 200)[1]
+
+
+def test_groups_that_differ_are_found_and_agree_with_the_chi_square_test():
+    passed, group = [1] * 40 + [0] * 60 + [1] * 60 + [0] * 40, ["a"] * 100 + ["b"] * 100
+    exact = stats.fisher_exact([[40, 60], [60, 40]]).pvalue
+    assert groups_differ(passed, group) == pytest.approx(exact, rel=0.3)
+
+
+def test_a_difference_that_difficulty_explains_does_not_count():
+    """Tasks of group "a" are mostly hard, and hard tasks fail in both groups alike."""
+    rng = np.random.default_rng(8)
+    group = rng.choice(["a", "b"], 300)
+    hard = rng.random(300) < np.where(group == "a", 0.9, 0.1)
+    passed = rng.random(300) < np.where(hard, 0.2, 0.7)
+    assert groups_differ(passed, group.tolist()) < 0.001
+    assert groups_differ(passed, group.tolist(), within=hard.tolist()) > 0.05
+
+
+def test_equal_outcomes_do_not_differ():
+    assert groups_differ([0, 0, 0, 0], "abab") == 1.0
+
+
+@pytest.mark.parametrize(("outcomes", "groups", "within"), [([], "", ""), ([1], "ab", ""), ([1, 0], "ab", "c")])
+def test_tasks_without_outcome_or_label_are_refused(outcomes, groups, within):
+    with pytest.raises(ValueError, match="for each an outcome and its labels"):
+        groups_differ(outcomes, groups, within)
