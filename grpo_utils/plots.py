@@ -232,7 +232,7 @@ def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
     size = (11, 3.6 * len(planes))
     figure, axes = plt.subplots(len(planes), 3, figsize=size, layout="constrained", squeeze=False)
     order = np.random.default_rng(0).permutation(len(labels))  # so that no split lies on top of the others
-    labels, dots = labels.iloc[order], {"s": 14, "alpha": 0.8, "linewidths": 0}
+    labels, dots = labels.iloc[order].reset_index(drop=True), {"s": 16, "alpha": 0.8, "linewidths": 0}
     for row, (name, points) in zip(axes, planes.items(), strict=True):
         x, y = points[order].T
         for axis, title in zip(row, ("split", "difficulty", "cluster"), strict=True):
@@ -240,14 +240,14 @@ def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
         row[0].scatter(x, y, c=labels.split.map(SPLIT_COLOURS), **dots)
         hard = row[1].scatter(x, y, c=labels.difficulty, cmap="viridis", **dots)
         figure.colorbar(hard, ax=row[1], ticks=MaxNLocator(integer=True), label="difficulty", shrink=0.8)
-        for cluster, group in labels.reset_index(drop=True).groupby("cluster"):
+        for cluster, group in labels.groupby("cluster"):
             shape, colour = "os"[cluster // len(COLOURS) % 2], COLOURS[cluster % len(COLOURS)]
             row[2].scatter(x[group.index], y[group.index], marker=shape, color=colour, **dots)
             middle = np.median(x[group.index]), np.median(y[group.index])
             row[2].annotate(str(cluster), middle, weight="bold", path_effects=[withStroke(linewidth=3, foreground="w")])
-    for split in labels.split.unique():
-        axes[0, 0].scatter([], [], color=SPLIT_COLOURS[split], label=split)
-    figure.legend(loc="outside lower center", ncols=4)
+    for split, colour in SPLIT_COLOURS.items():
+        axes[-1, 0].scatter([], [], color=colour, label=split)
+    axes[-1, 0].legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, columnspacing=0.8, handletextpad=0.0)
     return figure
 
 
