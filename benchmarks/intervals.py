@@ -17,6 +17,7 @@ from grpo_utils.statistics import (
     across_seeds,
     best_of,
     bootstrap_mean,
+    groups_differ,
     mcnemar,
     minimum_detectable_difference,
     wilson,
@@ -144,6 +145,23 @@ def detectable(rng: Rng, repeats: int, tasks: int, disagreement: float) -> Itera
     yield Rate(f"`mcnemar` finds {where}", "somewhat less", found[1], repeats)
 
 
+def equal_groups(rng: Rng, repeats: int, tasks: int) -> Iterator[Rate]:
+    """Two groups of which one holds most of the hard tasks; within a difficulty they are equal."""
+
+    def draw(rng: Rng) -> list[bool]:
+        hard = rng.random(tasks) < 0.5
+        group = rng.random(tasks) < np.where(hard, 0.8, 0.2)
+        passed = rng.random(tasks) < np.where(hard, 0.2, 0.6)
+        labels = [group, rng.permutation(group), group]
+        strata = [[], [], hard.tolist()]
+        return [groups_differ(passed, one.tolist(), within) < 0.05 for one, within in zip(labels, strata, strict=True)]
+
+    confounded, dealt, within = rates(rng, repeats, draw)
+    yield Rate(f"`groups_differ` on {tasks} tasks dealt to two groups", "at most 5 %", dealt, repeats)
+    yield Rate(f"`groups_differ` on two groups, one with the hard tasks, {tasks} tasks", "naive", confounded, repeats)
+    yield Rate("`groups_differ` on the same, `within` difficulty", "at most 5 %", within, repeats)
+
+
 # ------------------------------------------------------------------------------------------------- the best of twelve
 
 
@@ -228,6 +246,7 @@ def all_rates(repeats: int) -> Iterator[Rate]:
     yield from best_interval(next(sources), repeats, 120)
     for seeds, spread in ((3, 0.0), (3, 0.03), (3, 0.1), (5, 0.1), (8, 0.03)):
         yield from several_seeds(next(sources), repeats, seeds, spread)
+    yield from equal_groups(next(sources), repeats, 60)
 
 
 def main() -> None:

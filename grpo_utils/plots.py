@@ -11,9 +11,11 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from grpo_utils import commands, results, runs, training
@@ -22,6 +24,7 @@ from grpo_utils.statistics import Interval, bootstrap_mean, wilson
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart
 BLUE, ORANGE, GREEN, RED, GREY, PINK = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F", "#CC79A7"
+SPLIT_COLOURS = {"prompt": PINK, "train": GREY, "validation": ORANGE, "test": BLUE}
 STYLE = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
@@ -215,6 +218,36 @@ def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figu
     axis.set_yticks(range(len(table)), table.index)
     axis.set(xlabel="share of completions", title="Why completions on test fail")
     axis.legend(loc="lower right")
+    return figure
+
+
+def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
+    """Draws tasks as points, a row of panels for every plane, coloured by split, by difficulty and by cluster.
+
+    Args:
+        planes: from `embedding.planes`.
+        labels: the columns `split`, `difficulty` (a number) and `cluster` (from 0), one row per point.
+    """
+    use_style()
+    size = (11, 3.6 * len(planes))
+    figure, axes = plt.subplots(len(planes), 3, figsize=size, layout="constrained", squeeze=False)
+    order = np.random.default_rng(0).permutation(len(labels))  # so that no split lies on top of the others
+    labels, dots = labels.iloc[order].reset_index(drop=True), {"s": 16, "alpha": 0.8, "linewidths": 0}
+    for row, (name, points) in zip(axes, planes.items(), strict=True):
+        x, y = points[order].T
+        for axis, title in zip(row, ("split", "difficulty", "cluster"), strict=True):
+            axis.set(title=f"{name}, by {title}", xticks=[], yticks=[])
+        row[0].scatter(x, y, c=labels.split.map(SPLIT_COLOURS), **dots)
+        hard = row[1].scatter(x, y, c=labels.difficulty, cmap="viridis", **dots)
+        figure.colorbar(hard, ax=row[1], ticks=MaxNLocator(integer=True), label="difficulty", shrink=0.8)
+        for cluster, group in labels.groupby("cluster"):
+            shape, colour = "os"[cluster // len(COLOURS) % 2], COLOURS[cluster % len(COLOURS)]
+            row[2].scatter(x[group.index], y[group.index], marker=shape, color=colour, **dots)
+            middle = np.median(x[group.index]), np.median(y[group.index])
+            row[2].annotate(str(cluster), middle, weight="bold", path_effects=[withStroke(linewidth=3, foreground="w")])
+    for split, colour in SPLIT_COLOURS.items():
+        axes[-1, 0].scatter([], [], color=colour, label=split)
+    axes[-1, 0].legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, columnspacing=0.8, handletextpad=0.0)
     return figure
 
 

@@ -31,6 +31,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import logging
 
+from grpo_utils import runs
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Model
 from grpo_utils.tasks import Message
@@ -116,8 +117,7 @@ def resolve(name: str) -> str:
         return name
     if name not in EMBEDDED:
         raise ModelError(f"There is no embedded model {name!r}; there is {', '.join(EMBEDDED)}.")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo_utils"
-    folder = cache / name.removeprefix("embedded:")
+    folder = runs.cache() / name.removeprefix("embedded:")
     if not (folder / "config.json").is_file():
         _convert_gguf(*EMBEDDED[name], folder)
     return str(folder)

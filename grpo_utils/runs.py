@@ -17,7 +17,7 @@ from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 WARM_START = "warm-start"
-PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "scikit-learn")
 
 
 class RunError(UserError):
@@ -27,6 +27,11 @@ class RunError(UserError):
 def outputs() -> Path:
     """Returns the folder that holds all runs: `outputs/`, or what `GRPO_OUTPUTS_DIR` names."""
     return Path(os.environ.get("GRPO_OUTPUTS_DIR") or ROOT / "outputs").absolute()
+
+
+def cache() -> Path:
+    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo_utils"
 
 
 def start(recipe: Recipe) -> Path:

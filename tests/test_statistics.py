@@ -12,6 +12,7 @@ from grpo_utils.statistics import (
     across_seeds,
     best_of,
     bootstrap_mean,
+    groups_differ,
     mcnemar,
     minimum_detectable_difference,
     pass_at_k,
@@ -140,3 +141,24 @@ def test_equal_seeds_and_tasks_have_an_interval_without_width():
 def test_tables_without_enough_rows_or_columns_are_refused(compare, table):
     with pytest.raises(ValueError, match="at least"):
         compare(table)
+
+
+def test_groups_differ_by_chance_one_time_in_twenty_and_by_difficulty_only_unless_it_is_accounted_for(benchmark):
+    by_chance, by_difficulty, within = (one.rate for one in benchmark.equal_groups(np.random.default_rng(7), 200, 60))
+    assert max(by_chance, within) <= chance_bounds(0.05, 200)[1] < by_difficulty
+
+
+def test_groups_that_differ_are_found_and_agree_with_the_exact_test():
+    passed, group = [1] * 40 + [0] * 60 + [1] * 60 + [0] * 40, ["a"] * 100 + ["b"] * 100
+    exact = stats.fisher_exact([[40, 60], [60, 40]]).pvalue
+    assert groups_differ(passed, group) == pytest.approx(exact, rel=0.3)
+
+
+def test_equal_outcomes_do_not_differ():
+    assert groups_differ([0, 0, 0, 0], "abab") == 1.0
+
+
+@pytest.mark.parametrize(("outcomes", "groups", "within"), [([], "", ""), ([1], "ab", ""), ([1, 0], "ab", "c")])
+def test_tasks_without_outcome_or_label_are_refused(outcomes, groups, within):
+    with pytest.raises(ValueError, match="for each an outcome and its labels"):
+        groups_differ(outcomes, groups, within)
