@@ -26,6 +26,7 @@ def chapter(tmp_path_factory) -> dict[str, Any]:
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path_factory.mktemp("outputs")))
+        patch.setattr(torch, "set_num_threads", lambda threads: None)  # the tests that follow want theirs
         for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
             if cell.cell_type == "code":
                 source = cell.source.replace('RECIPE: str = "cpu-code"', 'RECIPE: str = "smoke-code"')
