@@ -28,6 +28,7 @@ from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"
+CHAPTERS = 5  # the notebooks after these go further
 
 
 class NotebookError(UserError):
@@ -113,8 +114,10 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
     return seconds
 
 
-def choose(only: str | None, first: str | None) -> list[Path]:
-    """Returns the notebooks that `--only NN` or `--from NN` name, else all.
+def choose(only: str | None, first: str | None, further: bool = False) -> list[Path]:
+    """Returns the notebooks that `--only NN` or `--from NN` name, else the chapters, and all with `further`.
+
+    From a chapter on it is the chapters that follow; from a notebook that goes further on, all.
 
     Raises:
         NotebookError: there is no such notebook.
@@ -122,13 +125,15 @@ def choose(only: str | None, first: str | None) -> list[Path]:
     chain = notebooks()
     number = only or first
     if number is None:
-        return chain
+        return chain if further else chain[:CHAPTERS]
     starts = (
         [i for i, path in enumerate(chain) if path.name.startswith(f"{int(number):02d}_")] if number.isdigit() else []
     )
     if not starts:
         raise NotebookError(f"There is no notebook {number!r}; there are {', '.join(path.stem for path in chain)}.")
-    return chain[starts[0] : starts[0] + 1] if only else chain[starts[0] :]
+    if only:
+        return chain[starts[0] : starts[0] + 1]
+    return chain[starts[0] :] if further or starts[0] >= CHAPTERS else chain[starts[0] : CHAPTERS]
 
 
 def summary(run: Path, seconds: dict[str, float | None]) -> str:
@@ -142,12 +147,13 @@ def summary(run: Path, seconds: dict[str, float | None]) -> str:
 
 
 def main() -> None:
-    """Runs the notebooks 01 to 05 headlessly and prints what they found."""
+    """Runs the notebooks 01 to 05, or more with --all, headlessly and prints what they found."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.reproduce", description=main.__doc__)
     commands.add_arguments(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", metavar="NN", help="run one notebook")
     part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it")
+    parser.add_argument("--all", action="store_true", help="go further: the notebooks after 05 too")
     parser.add_argument("--force", action="store_true", help="start over: forget what this run has already done")
     arguments = parser.parse_args()
     name, overrides = commands.parameters_of(arguments)
@@ -155,9 +161,9 @@ def main() -> None:
     from grpo_utils import training  # loads torch and TRL: a mistake in the recipe is told before that
 
     training.check_arguments(recipe)
-    chosen = choose(arguments.only, arguments.first)
+    chosen = choose(arguments.only, arguments.first, arguments.all)
     run = runs.outputs() / recipe.name
-    if arguments.force and chosen == notebooks():
+    if arguments.force and chosen[:CHAPTERS] == notebooks()[:CHAPTERS]:
         shutil.rmtree(run, ignore_errors=True)
     print(f"recipe {arguments.recipe}, run {run}", flush=True)
     with warnings.catch_warnings():
