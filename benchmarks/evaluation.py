@@ -132,7 +132,7 @@ def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
     """Times batches of prompts of similar length against batches in file order, and returns rows of the table."""
     loaded, rows = policy.load(recipe.model), []
     for name in (recipe.dataset.name, "human-eval"):
-        batch = tasks.load(name, "test")[: recipe.dataset.limits["validation"]]
+        batch = tasks.load(name, "test")[: len(tasks.load_split(recipe, "validation"))]
         chats = [tasks.messages(task, recipe.prompt, []) for task in batch]
         lengths = [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, chats)]
         by_length = [chats[i] for i in sorted(range(len(chats)), key=lengths.__getitem__)]

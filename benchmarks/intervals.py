@@ -154,7 +154,10 @@ def equal_groups(rng: Rng, repeats: int, tasks: int) -> Iterator[Rate]:
         passed = rng.random(tasks) < np.where(hard, 0.2, 0.6)
         labels = [group, rng.permutation(group), group]
         strata = [[], [], hard.tolist()]
-        return [groups_differ(passed, one.tolist(), within) < 0.05 for one, within in zip(labels, strata, strict=True)]
+        return [
+            groups_differ(passed.tolist(), one.tolist(), within) < 0.05
+            for one, within in zip(labels, strata, strict=True)
+        ]
 
     confounded, dealt, within = rates(rng, repeats, draw)
     yield Rate(f"`groups_differ` on {tasks} tasks dealt to two groups", "at most 5 %", dealt, repeats)

@@ -22,7 +22,7 @@ def measured(recipe: recipes.Recipe) -> pd.DataFrame:
     run = runs.start(recipe)
     evaluation.sweep(recipe, run, [results.BASE], "validation")
     records = results.load_records(run)
-    return records[(records.checkpoint == results.BASE) & (records.split == "validation")]
+    return records.loc[(records.checkpoint == results.BASE) & (records.split == "validation")]
 
 
 def main() -> None:

@@ -122,7 +122,7 @@ def cluster(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
     distinct, count = len(np.unique(vectors, axis=0)), len(vectors)
     best, labels = -1.0, np.zeros(count, dtype=int)
     for k in range(2, min(MAX_CLUSTERS, distinct, count - 1) + 1):
-        found = KMeans(k, n_init=3, random_state=seed).fit_predict(vectors)
+        found = KMeans(k, n_init=3, random_state=seed).fit_predict(vectors)  # type: ignore[arg-type], the stub says str
         silhouette = silhouette_score(vectors, found, sample_size=min(count, 2000), random_state=seed)
         if silhouette > best:
             best, labels = silhouette, found

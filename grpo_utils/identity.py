@@ -106,7 +106,9 @@ def update_norm(model: torch.nn.Module) -> float:
     for module in model.modules():
         if not isinstance(module, LoraLayer):
             continue
-        for name, down in module.lora_A.items():
-            a, b = down.weight.double(), module.lora_B[name].weight.double()
+        downs: Any = module.lora_A
+        ups: Any = module.lora_B
+        for name in downs:
+            a, b = downs[name].weight.double(), ups[name].weight.double()
             squares += module.scaling[name] ** 2 * float(((b.T @ b) * (a @ a.T)).sum())
     return math.sqrt(max(squares, 0.0))

@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def tiny_model(tmp_path_factory) -> Path:
 
     tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: Any = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, **sizes))
     model.save_pretrained(folder)
