@@ -107,7 +107,7 @@ def compare_sweeps(recipe: Recipe, run: Path, checkpoints: list[str], arguments:
     began = time.perf_counter()
     for checkpoint in checkpoints:
         command = [sys.executable, __file__, *arguments, "--plain", checkpoint]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(command, check=True)
     theirs = time.perf_counter() - began
     same = [
         mine["completions"][0]["text"] == text

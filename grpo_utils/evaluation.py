@@ -291,7 +291,8 @@ def main() -> None:
     sweep(recipe, run, names, split, dataset=arguments.dataset)
     records = results.load_records(run)
     print(results.summarise(records).round(3).to_string(index=False))
-    print(*results.without_effect(records), sep="\n")
+    for sentence in results.without_effect(records):
+        print(sentence)
     if split == "test":  # of validation's many checkpoints single p-values would mislead
         for name, shots in itertools.product(names[1:], recipe.evaluation.samples[split]):
             pair = (name, shots), (names[0], shots)

@@ -84,8 +84,7 @@ def _sampled(group: pd.DataFrame, samples: int) -> dict[str, float]:
     passed, means = by_task.sum().astype(int), group[list(MEASURES)].mean().to_dict()
     bounds = {"strict": means.pop("strict"), "strict_low": strict.low, "strict_high": strict.high}
     pass_at = {"strict_pass_at_samples": sum(pass_at_k(samples, c, samples) for c in passed) / len(passed)}
-    shown = group["visible"].sum()
-    return bounds | pass_at | means | {"hidden_given_visible": group["strict"].sum() / shown if shown else math.nan}
+    return bounds | pass_at | means | {"hidden_given_visible": group.loc[group["visible"] == 1, "strict"].mean()}
 
 
 def without_effect(records: pd.DataFrame) -> list[str]:
