@@ -26,6 +26,7 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
     return run / "evaluations" / f"{checkpoint}.{split}.{shots}shot.json"
 
 
+@runs.writes_alone
 def sweep(
     recipe: Recipe, run: Path, checkpoints: Sequence[str], split: Split, shots: Sequence[int] | None = None
 ) -> None:
@@ -84,7 +85,10 @@ def header(recipe: Recipe, run: Path, checkpoint: str, split: Split, shots: int)
 
 
 def _is_done(path: Path, settings: dict[str, Any]) -> bool:
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
+    try:
+        return path.is_file() and runs.read_json(path)["settings"] == settings
+    except (runs.RunError, KeyError, TypeError):  # damaged: it is made again
+        return False
 
 
 def evaluate(

@@ -7,7 +7,6 @@ The checkpoint is chosen on the validation split; the test split is read once, f
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,20 @@ def load_records(run: Path) -> pd.DataFrame:
     """Returns all records of a run, one row per completion.
 
     Columns: `checkpoint`, `split`, `shots`, `task_id`, `grade`, `sample` (-1 is greedy), and those of `score`.
+
+    Raises:
+        RunError: a record was damaged after it was written.
     """
     rows = []
     for path in sorted((run / "evaluations").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
-        for task in record["tasks"]:
-            for sample, completion in enumerate(task["completions"], start=-1):
-                rows.append(key | {"task_id": task["task_id"], "grade": task["grade"], "sample": sample} | completion)
+        record = runs.read_json(path)
+        try:
+            key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
+            for task in record["tasks"]:
+                owner = {"task_id": task["task_id"], "grade": task["grade"]}
+                rows += [key | owner | {"sample": i} | one for i, one in enumerate(task["completions"], start=-1)]
+        except (KeyError, TypeError) as error:
+            raise runs.damaged(path, error) from error
     return pd.DataFrame(rows)
 
 

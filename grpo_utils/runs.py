@@ -3,21 +3,35 @@
 Notebooks hand over by these files alone, so that each can be run by itself once its inputs exist.
 """
 
+import contextlib
+import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 WARM_START = "warm-start"
-PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy")
+SEAL = "sha256.json"  # in an adapter's folder: the hashes of its files, written after all of them
+EXTRA = "extra"  # in a checkpoint's folder: a signal asked for it, not the recipe
+LOCK_VARIABLE = "GRPO_RUN_LOCK"  # the descriptor of the lock, for the notebooks that a chain starts
+ORPHAN_SECONDS = 10.0  # a kernel whose chain was killed notices it within a second or two, and ends
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "matplotlib")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RunError(UserError):
@@ -45,15 +59,96 @@ def start(recipe: Recipe) -> Path:
             write(run / "environment.json", json.dumps(environment(recipe), indent=2) + "\n")
             write(settings, recipe.to_yaml())
     except OSError as error:
-        raise RunError(
-            f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."
-        ) from error
+        raise _unwritable(run, error) from error
     if settings.read_text(encoding="utf-8") != recipe.to_yaml():
         raise RunError(
             f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
             '{"name": "..."}), or start it over with --force.'
         )
     return run
+
+
+def _unwritable(run: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."
+    )
+
+
+@contextlib.contextmanager
+def alone(run: Path) -> Iterator[int]:
+    """Keeps every other process from writing to a run: the kernel's lock on `run/lock`, which ends with its holders.
+
+    A process holds it once, however often it asks. One that is started with the descriptor (`pass_fds`) holds it too:
+    so the notebook of a chain that was killed keeps the folder to itself until it has ended as well.
+
+    Args:
+        run: folder of the run.
+
+    Yields:
+        The lock's file descriptor.
+
+    Raises:
+        RunError: another process has the lock, or the folder cannot be written.
+    """
+    lock, held = run / "lock", os.environ.get(LOCK_VARIABLE, "")
+    if held.isdigit() and _is_open_on(int(held), lock):
+        yield int(held)
+        return
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(run, error) from error
+    with file:
+        _wait_for(file.fileno(), run)
+        os.environ[LOCK_VARIABLE] = str(file.fileno())
+        try:
+            yield file.fileno()
+        finally:
+            del os.environ[LOCK_VARIABLE]
+
+
+def _is_open_on(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:  # a variable from elsewhere: no such descriptor here, or no such file
+        return False
+
+
+def _wait_for(descriptor: int, run: Path) -> None:
+    limit = time.monotonic() + ORPHAN_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > limit:
+                raise RunError(
+                    f"Another process is writing to {run}: wait for its end, or give this run a name of its own "
+                    "(--run NAME)."
+                ) from error
+            time.sleep(0.1)
+
+
+def writes_alone(
+    function: Callable[Concatenate[Recipe, Path, P], R],
+) -> Callable[Concatenate[Recipe, Path, P], R]:
+    """Makes a function of a recipe and a run's folder hold the run's lock (`alone`) while it works."""
+
+    @functools.wraps(function)
+    def locked(recipe: Recipe, run: Path, *args: P.args, **kwargs: P.kwargs) -> R:
+        with alone(run):
+            return function(recipe, run, *args, **kwargs)
+
+    return locked
+
+
+def clear(run: Path) -> None:
+    """Empties a run's folder. Its lock stays: whoever waits for it must wait for this one."""
+    for path in run.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
 
 
 def need(path: Path, notebook: str) -> Path:
@@ -68,12 +163,59 @@ def need(path: Path, notebook: str) -> Path:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Returns the complete checkpoints of a run in the order of their steps.
-
-    The trainer writes `trainer_state.json` last: a folder without it was cut short by a kill.
-    """
-    found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
+    """Returns the complete checkpoints of a run in the order of their steps: those that were sealed."""
+    found = (run / "checkpoints").glob(f"checkpoint-*/{SEAL}")
     return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+
+
+def seal(folder: Path) -> None:
+    """Writes the hashes of an adapter's files beside them: now it is complete, and `drop_damaged` sees if it changes."""
+    write(folder / SEAL, json.dumps(_hashes(folder, folder.iterdir()), indent=2) + "\n")
+
+
+def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str]:
+    """Path relative to `root` -> sha256, for those that are files."""
+    found = {}
+    for path in sorted(files):
+        if path.is_file():
+            with path.open("rb") as file:
+                found[str(path.relative_to(root))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def drop_damaged(run: Path) -> list[Path]:
+    """Removes the first adapter that was cut short or has changed since, with all that came after it.
+
+    They are made again, so that the run ends with the same adapters as one to which nothing happened.
+
+    Returns:
+        The checkpoints that are left, in the order of their steps.
+    """
+    intact = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
+    damaged = next((i for i, folder in enumerate(intact) if not _is_intact(folder)), len(intact))
+    if damaged < len(intact):
+        print(f"{intact[damaged]} is damaged: it and what came after it is made again.", file=sys.stderr)
+    for pattern in ("checkpoint-*", f"{WARM_START}*"):
+        for folder in (run / "checkpoints").glob(pattern):
+            if folder not in intact[:damaged]:
+                shutil.rmtree(folder)
+    return checkpoints(run)
+
+
+def drop_extra(run: Path) -> list[Path]:
+    """Removes the checkpoints of a finished training that only a signal asked for, and returns the others."""
+    for folder in checkpoints(run):
+        if (folder / EXTRA).is_file():
+            shutil.rmtree(folder)
+    return checkpoints(run)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return sealed == _hashes(folder, (path for path in folder.iterdir() if path.name != SEAL))
 
 
 def adapters(run: Path) -> list[Path]:
@@ -86,8 +228,34 @@ def write(path: Path, text: str) -> None:
     """Writes a text file whole or not at all: a killed process leaves the old file, never half of a new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut can leave an empty file under the new name
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file of a run holds.
+
+    Raises:
+        RunError: it was damaged after it was written; the text says what to do.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> RunError:
+    """Returns the error that says what to do about a file of a run that cannot be read any more."""
+    return RunError(
+        f"{path} is damaged ({type(error).__name__}: {error}): delete it and run the notebook that wrote it again "
+        "(--only NN --force)."
+    )
 
 
 def code_hash(*names: str) -> str:
@@ -101,12 +269,14 @@ def code_hash(*names: str) -> str:
     return digest.hexdigest()
 
 
+def manifest(run: Path) -> dict[str, str]:
+    """Returns the sha256 of every table and figure of a run by its path in the run's folder."""
+    return _hashes(run, [run / "results.csv", run / "results.md", *(run / "figures").glob("*")])
+
+
 def write_manifest(run: Path) -> None:
     """Writes `manifest.json`: the sha256 of every table and figure of the run."""
-    files = [run / "results.csv", run / "results.md", *sorted((run / "figures").glob("*"))]
-    hashes = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
-    relative = {str(file.relative_to(run)): digest for file, digest in hashes.items()}
-    write(run / "manifest.json", json.dumps(relative, indent=2) + "\n")
+    write(run / "manifest.json", json.dumps(manifest(run), indent=2) + "\n")
 
 
 def environment(recipe: Recipe) -> dict[str, Any]:
