@@ -169,7 +169,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def seal(folder: Path) -> None:
-    """Writes the hashes of an adapter's files beside them: now it is complete, and `drop_damaged` sees if it changes."""
+    """Writes the hashes of an adapter's files beside them: it is complete, and `drop_damaged` sees if it changes."""
     write(folder / SEAL, json.dumps(_hashes(folder, folder.iterdir()), indent=2) + "\n")
 
 
