@@ -9,10 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import yaml
-
 from grpo_utils.errors import UserError
-from grpo_utils.recipes import Recipe, RecipeError, load
+from grpo_utils.recipes import Recipe, RecipeError, load, parse
 from grpo_utils.sandbox import SandboxUnavailable
 
 
@@ -34,10 +32,7 @@ def parameters_of(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         key, equals, value = text.partition("=")
         if not equals:
             raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
-        try:
-            overrides[key] = _number(yaml.safe_load(value))
-        except yaml.YAMLError as error:
-            raise RecipeError(f"The value in --set {text!r} is not YAML.") from error
+        overrides[key] = _number(parse(value, f"The value in --set {text!r}"))
     if arguments.run:
         overrides["name"] = arguments.run
     is_path = arguments.recipe.endswith((".yaml", ".yml"))

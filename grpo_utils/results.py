@@ -36,7 +36,7 @@ def load_records(run: Path) -> pd.DataFrame:
             for task in record["tasks"]:
                 owner = {"task_id": task["task_id"], "grade": task["grade"]}
                 rows += [key | owner | {"sample": i} | one for i, one in enumerate(task["completions"], start=-1)]
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise runs.damaged(path, error) from error
     return pd.DataFrame(rows)
 

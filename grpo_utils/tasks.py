@@ -179,7 +179,7 @@ def read_jsonl(path: Path) -> list[Task]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
         tasks.append(_task(row, where))
     if len({task.task_id for task in tasks}) < len(tasks):
@@ -201,7 +201,7 @@ def _task(row: Any, where: str) -> Task:
         raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
     try:
         ast.parse(task.code)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         raise DataError(f"{where}: the reference solution of task {task.task_id} is not Python: {error}.") from error
     return task
 

@@ -83,7 +83,7 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         ("reproduce", ["--recipe", "nope"], "There is no recipe 'nope'"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "grpo.max_step=1"], "did you mean 'max_steps'?"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed"], "--set takes KEY=VALUE"),
-        ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not YAML"),
+        ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not valid YAML"),
         ("reproduce", ["--recipe", "smoke-code", "--force", "--run", ".."], "Key 'name'"),
         ("evaluation", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "77"], "There is no notebook '77'"),

@@ -21,8 +21,8 @@ FOLDER = Path(tempfile.gettempdir())
 PIECES = [
     b"<answer>", b"</answer>", b"<thought>", b"</thought>", b"```", b"```python\n", b"\\boxed{", b"}", b"{", b"[", b"]",
     b"####", b"1,000", b"1e999", b"-", b".", b"/", b"%", b"$", b"\n", b"\r\n", b" ", b"\x00", b"\xff", b"\xed\xa0\x80",
-    "\u0663".encode(), b": ", b"- ", b"? ", b"&a ", b"*a", b"!!float ", b"!!timestamp ", b"2001-99-99", b"'", b'"', b"NaN",
-    b"null", b"true", b"1" * 5000, b"[" * 3000, b"{\"a\":" * 3000, b"def f():\n", b"(" * 300, b"\\u", b"\\ud800",
+    "\u0663".encode(), b": ", b"- ", b"? ", b"&a ", b"*a", b"!!float ", b"!!timestamp ", b"2001-99-99", b"'", b'"',
+    b"NaN", b"null", b"1" * 5000, b"[" * 3000, b"{\"a\":" * 3000, b"def f():\n", b"(" * 300, b"\\u", b"\\ud800",
 ]  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def progress(run: Path) -> str:
 
 
 def survive(chains: list[Chain], undisturbed: Chain, moments: list[float]) -> None:
-    """Kills at each moment, counted from the start of the command; a chain that completes is compared, the next begins."""
+    """Kills at each moment, in seconds from the command's start; a chain that completes is compared."""
     left = iter(chains)
     chain = next(left)
     for number, moment in enumerate(moments, start=1):
