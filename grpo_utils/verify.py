@@ -41,21 +41,27 @@ def verify(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
                 f"{run} has no {path.stem} made with this code, data and settings: run the chain first, or check out "
                 "the commit that its environment.json names."
             )
-    compared = set(recorded)
-    drawn_with, installed = _matplotlib_of(run), importlib.metadata.version("matplotlib")
-    if drawn_with != installed:
-        print(f"figures are left out: matplotlib {drawn_with} drew them, here is {installed}")
-        compared = {name for name in recorded if not name.startswith("figures/")}
-    _require_equal(recorded, runs.manifest(run), compared, f"changed in {run} since it was made")
-    _require_equal(recorded, _made_again(recipe, run, parameters), compared, "not what the records give")
-    return sorted(compared)
+    names = comparable(recorded, runs.read_json(run / "environment.json")["packages"].get("matplotlib"))
+    require_equal(recorded, runs.manifest(run), names, f"changed in {run} since it was made")
+    require_equal(recorded, _made_again(recipe, run, parameters), names, "not what the records give")
+    return sorted(names)
 
 
-def _matplotlib_of(run: Path) -> str | None:
-    return runs.read_json(run / "environment.json")["packages"].get("matplotlib")
+def comparable(recorded: dict[str, str], drawn_with: str | None) -> set[str]:
+    """Returns the names in a manifest whose bytes must come out the same: without figures that another version drew."""
+    installed = importlib.metadata.version("matplotlib")
+    if drawn_with == installed:
+        return set(recorded)
+    print(f"figures are left out: matplotlib {drawn_with} drew them, here is {installed}")
+    return {name for name in recorded if not name.startswith("figures/")}
 
 
-def _require_equal(recorded: dict[str, str], found: dict[str, str], names: set[str], trouble: str) -> None:
+def require_equal(recorded: dict[str, str], found: dict[str, str], names: set[str], trouble: str) -> None:
+    """Compares two manifests in some names.
+
+    Raises:
+        RunError: names the files whose hashes differ, and the trouble with them.
+    """
     different = sorted(name for name in names if recorded[name] != found.get(name))
     if different:
         raise runs.RunError(f"{', '.join(different)}: {trouble}.")

@@ -1,6 +1,7 @@
 """The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from grpo_utils import runs
 from grpo_utils.tasks import ROOT
 
+PLANTED = {"HF_TOKEN": "hf_planted0a1b2c3d4e5f", "WANDB_API_KEY": "planted0123456789abcdef0123456789abcdef0"}
 CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
 
 
@@ -28,9 +31,12 @@ def run(outputs: Path, *arguments: str, module: str = "reproduce") -> subprocess
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory) -> tuple[Path, str]:
-    """One run of the whole chain: its outputs folder and what it printed."""
+    """One run of the whole chain, on a machine with secrets: its folder and what it printed."""
     outputs = tmp_path_factory.mktemp("chain")
-    done = run(outputs, "--recipe", "smoke-code")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PLANTED.items():
+            patch.setenv(name, value)
+        done = run(outputs, "--recipe", "smoke-code")
     assert done.returncode == 0, done.stderr[-3000:]
     return outputs / "smoke-code", done.stdout
 
@@ -43,8 +49,27 @@ def test_the_chain_leaves_results_figures_and_five_executed_notebooks(chain):
     for name in CHAPTERS:
         executed = nbformat.read(folder / "notebooks" / f"{name}.ipynb", as_version=4)
         assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code"), name
+        sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells]
+        injected = "injected-parameters"
+        assert [cell.source for cell in executed.cells if injected not in cell.metadata.get("tags", [])] == sources
         assert f"{name} " in printed
     assert "| base prompt |" in printed
+
+
+def test_no_secret_of_the_environment_is_in_any_file_of_the_run(chain):
+    folder, printed = chain
+    everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()) + printed.encode()
+    assert len(everything) > 1_000_000
+    assert [name for name, value in PLANTED.items() if value.encode() in everything] == []
+
+
+def test_a_changed_table_is_found(chain, tmp_path):
+    shutil.copytree(chain[0], tmp_path / "smoke-code")
+    table = tmp_path / "smoke-code" / "results.csv"
+    table.write_text(table.read_text().replace("0", "1"))
+    done = run(tmp_path, "--recipe", "smoke-code", module="verify")
+    assert done.returncode == 1
+    assert "error: results.csv: changed in" in done.stderr
 
 
 def test_the_same_command_again_skips_what_is_done(chain):
@@ -57,24 +82,29 @@ def test_the_same_command_again_skips_what_is_done(chain):
 
 
 def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
-    """Also the proof that two runs with the same seed give the same results, byte for byte."""
+    """Also the proof that measuring and training twice with the same seed give the same results, byte for byte."""
     folder, _ = chain
+    shutil.copytree(folder, tmp_path / "smoke-code", ignore=shutil.ignore_patterns("0[345]_*", "results.*", "figures"))
+    begun = tmp_path / "smoke-code"  # chapters 1 and 2 are done
+    shutil.rmtree(begun / "checkpoints")
+    for record in begun.glob("evaluations/*.json"):
+        if not record.name.startswith(("base.test", "base.validation")):
+            record.unlink()
     process = subprocess.Popen(
         command(tmp_path, "--recipe", "smoke-code"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    checkpoint = tmp_path / "smoke-code" / "checkpoints" / "checkpoint-1" / "trainer_state.json"
     limit = time.monotonic() + 300
-    while not checkpoint.exists() and time.monotonic() < limit:
+    while not runs.checkpoints(begun) and time.monotonic() < limit:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert checkpoint.exists()
-    time.sleep(3)  # the kernel, in a session of its own, notices within a second that it is an orphan and ends
+    assert [path.name for path in runs.checkpoints(begun)] == ["checkpoint-1"]
     again = run(tmp_path, "--recipe", "smoke-code")
     assert again.returncode == 0, again.stderr[-3000:]
     assert again.stdout.count("done before, skipped") == 3
-    assert (tmp_path / "smoke-code" / "results.csv").read_bytes() == (folder / "results.csv").read_bytes()
+    for name in ("results.csv", "results.md"):
+        assert (begun / name).read_bytes() == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -94,6 +124,7 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
             "run notebook 04_grpo_training first",
         ),
         ("plots", ["--recipe", "smoke-code"], "run notebook 04_grpo_training first"),
+        ("verify", ["--recipe", "smoke-code"], "run notebook 05_checkpoint_evaluation first"),
         ("training", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
         ("training", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
     ],

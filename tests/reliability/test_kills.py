@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,9 +14,7 @@ import pytest
 
 from grpo_utils import runs
 
-from .conftest import Chain, small_chain
-
-REAL = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code"]
+from .conftest import REAL, Chain, small_chain
 
 
 def kill(process: subprocess.Popen[str], moment: float) -> bool:
@@ -59,20 +56,13 @@ def moments(count: int, longest: float) -> list[float]:
 
 
 def test_twenty_kills_of_the_small_chain(undisturbed, tmp_path):
-    began = time.monotonic()
-    undisturbed.finish("--force")
-    whole = time.monotonic() - began
-    survive([small_chain(tmp_path / str(i)) for i in range(20)], undisturbed, moments(20, 0.8 * whole))
+    survive([small_chain(tmp_path / str(i)) for i in range(20)], undisturbed, moments(20, 0.8 * undisturbed.seconds))
 
 
 @pytest.mark.skipif("GRPO_KILLS" not in os.environ, reason="an hour of the real chain: GRPO_KILLS=20 asks for it")
-def test_as_many_kills_of_the_real_smoke_chain_as_were_asked_for(tmp_path):
-    real = Chain(REAL, tmp_path / "undisturbed")
-    began = time.monotonic()
-    assert real.finish().returncode == 0
-    whole = time.monotonic() - began
+def test_as_many_kills_of_the_real_smoke_chain_as_were_asked_for(real, tmp_path):
     count = int(os.environ["GRPO_KILLS"])
-    survive([Chain(REAL, tmp_path / str(i)) for i in range(count)], real, moments(count, 0.5 * whole))
+    survive([Chain(REAL, tmp_path / str(i)) for i in range(count)], real, moments(count, 0.5 * real.seconds))
 
 
 def test_a_killed_chains_notebook_keeps_the_folder_locked_until_it_has_ended(tmp_path):
