@@ -10,7 +10,6 @@ import papermill
 import pytest
 
 from grpo_utils import reproduce, rewards, tasks, training
-from grpo_utils.commands import run as run_command
 from grpo_utils.recipes import Recipe
 from grpo_utils.rewards import reward, texts
 from grpo_utils.sandbox import Check
@@ -73,15 +72,14 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(reproduce, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
     monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
     monkeypatch.setattr(tasks, "download", started.append)
-    monkeypatch.setattr(rewards.registry, "REGISTRY", dict(rewards.REGISTRY))
     monkeypatch.setattr(sys, "argv", line[2:])
-    example_reward()
+    example_reward(monkeypatch)
     module = line[2].removeprefix("grpo_utils.")
     if module == "sandbox":
         from grpo_utils.sandbox.__main__ import main
     else:
         main = {"reproduce": reproduce.main, "training": training.main, "tasks": tasks.main}[module]
-    run_command(main)
+    main()
     assert len(started) == (module != "sandbox")
     assert "error" not in capsys.readouterr().err
 
