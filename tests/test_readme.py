@@ -9,7 +9,7 @@ import sys
 import papermill
 import pytest
 
-from grpo_utils import reproduce, rewards, tasks, training
+from grpo_utils import reproduce, rewards, tasks, training, verify
 from grpo_utils.recipes import Recipe
 from grpo_utils.rewards import reward, texts
 from grpo_utils.sandbox import Check
@@ -72,13 +72,16 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(reproduce, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
     monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
     monkeypatch.setattr(tasks, "download", started.append)
+    monkeypatch.setattr(verify, "verify", lambda recipe, *rest: started.append(recipe) or [])
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
     module = line[2].removeprefix("grpo_utils.")
     if module == "sandbox":
         from grpo_utils.sandbox.__main__ import main
     else:
-        main = {"reproduce": reproduce.main, "training": training.main, "tasks": tasks.main}[module]
+        main = {"reproduce": reproduce.main, "training": training.main, "tasks": tasks.main, "verify": verify.main}[
+            module
+        ]
     main()
     assert len(started) == (module != "sandbox")
     assert "error" not in capsys.readouterr().err

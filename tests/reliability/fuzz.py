@@ -6,6 +6,7 @@ lets atheris (`pip install atheris`) look for inputs by coverage instead.
 """
 
 import contextlib
+import importlib
 import json
 import random
 import sys
@@ -14,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grpo_utils import extractors, recipes, results, runs, tasks
-from grpo_utils.tasks import ROOT, DataError
 
 TAGS = ("thought", "answer")
 FOLDER = Path(tempfile.gettempdir())
@@ -49,7 +49,7 @@ def load_recipe(data: bytes) -> None:
 def load_tasks(data: bytes) -> None:
     path = FOLDER / "fuzzed.jsonl"
     path.write_bytes(data)
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(tasks.DataError):
         tasks.read_jsonl(path)
 
 
@@ -75,7 +75,7 @@ RECORD = {
 
 def seeds(target: str) -> list[bytes]:
     """Valid inputs of a target."""
-    starter = (ROOT / "data" / "starter" / "prompt.jsonl").read_bytes()
+    starter = (tasks.ROOT / "data" / "starter" / "prompt.jsonl").read_bytes()
     number = b"<thought>2 + 2</thought><answer>\n```python\nx = 4\n```\n</answer> so #### 1,234.5 \\boxed{\\frac{1}{2}}"
     valid = {
         "extractors": [number, b"The answer is $3.50.", b"def f(x):\n    return x\n"],
@@ -104,7 +104,9 @@ def main() -> None:
     import atheris
 
     target = TARGETS[sys.argv.pop(1)]
-    atheris.instrument_all()
+    with atheris.instrument_imports(include=["grpo_utils"]):
+        for module in (extractors, recipes, tasks, results):
+            importlib.reload(module)
     with tempfile.TemporaryDirectory() as folder:
         globals()["FOLDER"] = Path(folder)
         atheris.Setup(sys.argv, target)
