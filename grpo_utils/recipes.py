@@ -148,6 +148,13 @@ def parse(text: str | bytes, name: str) -> Any:
 
     Raises:
         RecipeError: it is not YAML, or holds a value that Python cannot have, such as the date 2001-99-99.
+
+    Example:
+    ```python
+    >>> parse("[1, yes, 5.0e-4]", "the list")
+    [1, True, 0.0005]
+
+    ```
     """
     try:
         return yaml.safe_load(text)

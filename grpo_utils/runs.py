@@ -105,7 +105,7 @@ def alone(run: Path) -> Iterator[int]:
         try:
             yield file.fileno()
         finally:
-            del os.environ[LOCK_VARIABLE]
+            os.environ[LOCK_VARIABLE] = held
 
 
 def _is_open_on(descriptor: int, path: Path) -> bool:
@@ -132,11 +132,14 @@ def _wait_for(descriptor: int, run: Path) -> None:
 def writes_alone(
     function: Callable[Concatenate[Recipe, Path, P], R],
 ) -> Callable[Concatenate[Recipe, Path, P], R]:
-    """Makes a function of a recipe and a run's folder hold the run's lock (`alone`) while it works."""
+    """Makes a function of a recipe and a run's folder hold the run's lock (`alone`) while it works.
+
+    Of the processes of a distributed training (`accelerate launch`) the first holds it for all.
+    """
 
     @functools.wraps(function)
     def locked(recipe: Recipe, run: Path, *args: P.args, **kwargs: P.kwargs) -> R:
-        with alone(run):
+        with alone(run) if os.environ.get("RANK", "0") == "0" else contextlib.nullcontext():
             return function(recipe, run, *args, **kwargs)
 
     return locked
@@ -190,6 +193,19 @@ def drop_damaged(run: Path) -> list[Path]:
 
     Returns:
         The checkpoints that are left, in the order of their steps.
+
+    Example:
+    ```python
+    >>> import tempfile
+    >>> run = Path(tempfile.mkdtemp())
+    >>> for step in (1, 2, 3):
+    ...     write(run / f"checkpoints/checkpoint-{step}/weights", "0.5")
+    ...     seal(run / f"checkpoints/checkpoint-{step}")
+    >>> write(run / "checkpoints/checkpoint-2/weights", "0.")
+    >>> [folder.name for folder in drop_damaged(run)]
+    ['checkpoint-1']
+
+    ```
     """
     intact = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
     damaged = next((i for i, folder in enumerate(intact) if not _is_intact(folder)), len(intact))

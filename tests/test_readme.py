@@ -1,6 +1,7 @@
 """The README is true: its numbers are those of the results files, and its commands and examples run."""
 
 import csv
+import importlib
 import itertools
 import re
 import shlex
@@ -76,13 +77,7 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
     module = line[2].removeprefix("grpo_utils.")
-    if module == "sandbox":
-        from grpo_utils.sandbox.__main__ import main
-    else:
-        main = {"reproduce": reproduce.main, "training": training.main, "tasks": tasks.main, "verify": verify.main}[
-            module
-        ]
-    main()
+    importlib.import_module(f"{line[2]}.__main__" if module == "sandbox" else line[2]).main()
     assert len(started) == (module != "sandbox")
     assert "error" not in capsys.readouterr().err
 
