@@ -8,7 +8,6 @@ writes to a run's folder.
 import argparse
 import hashlib
 import json
-import os
 import re
 import sys
 import time
@@ -44,7 +43,7 @@ class LockedKernel(AsyncKernelManager):
     """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too."""
 
     async def start_kernel(self, **kwargs: Any) -> None:  # type: ignore[override], jupyter_client binds it late
-        await super().start_kernel(pass_fds=(int(os.environ[runs.LOCK_VARIABLE]),), **kwargs)
+        await super().start_kernel(pass_fds=runs.lock_descriptors(), **kwargs)
 
 
 def notebooks() -> list[Path]:

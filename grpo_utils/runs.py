@@ -26,7 +26,7 @@ from grpo_utils.tasks import ROOT
 WARM_START = "warm-start"
 SEAL = "sha256.json"  # in an adapter's folder: the hashes of its files, written after all of them
 EXTRA = "extra"  # in a checkpoint's folder: a signal asked for it, not the recipe
-LOCK_VARIABLE = "GRPO_RUN_LOCK"  # the descriptor of the lock, for the notebooks that a chain starts
+LOCK_VARIABLE = "GRPO_RUN_LOCK"  # "7 /outputs/my-run": the lock is held, for the processes that are started meanwhile
 ORPHAN_SECONDS = 10.0  # a kernel whose chain was killed notices it within a second or two, and ends
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "matplotlib")
 
@@ -75,44 +75,49 @@ def _unwritable(run: Path, error: OSError) -> RunError:
 
 
 @contextlib.contextmanager
-def alone(run: Path) -> Iterator[int]:
-    """Keeps every other process from writing to a run: the kernel's lock on `run/lock`, which ends with its holders.
+def alone(run: Path) -> Iterator[None]:
+    """Keeps other processes from writing to a run, by a lock on `run/lock` that the system takes back when they end.
 
-    A process holds it once, however often it asks. One that is started with the descriptor (`pass_fds`) holds it too:
-    so the notebook of a chain that was killed keeps the folder to itself until it has ended as well.
+    This process and those that it starts hold it together, however often they ask. One that inherits the lock's file
+    descriptor (`lock_descriptors`) keeps it when its parent is killed: so no one writes beside an orphaned notebook.
 
     Args:
         run: folder of the run.
 
-    Yields:
-        The lock's file descriptor.
-
     Raises:
         RunError: another process has the lock, or the folder cannot be written.
+
+    Example:
+    ```python
+    >>> import tempfile
+    >>> with alone(Path(tempfile.mkdtemp())):
+    ...     len(lock_descriptors())
+    1
+
+    ```
     """
-    lock, held = run / "lock", os.environ.get(LOCK_VARIABLE, "")
-    if held.isdigit() and _is_open_on(int(held), lock):
-        yield int(held)
+    before = os.environ.get(LOCK_VARIABLE, "")
+    if before.partition(" ")[2] == str(run.absolute()):
+        yield
         return
     try:
         run.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a", encoding="utf-8")
+        file = (run / "lock").open("a", encoding="utf-8")
     except OSError as error:
         raise _unwritable(run, error) from error
     with file:
         _wait_for(file.fileno(), run)
-        os.environ[LOCK_VARIABLE] = str(file.fileno())
+        os.environ[LOCK_VARIABLE] = f"{file.fileno()} {run.absolute()}"
         try:
-            yield file.fileno()
+            yield
         finally:
-            os.environ[LOCK_VARIABLE] = held
+            os.environ[LOCK_VARIABLE] = before
 
 
-def _is_open_on(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError:  # a variable from elsewhere: no such descriptor here, or no such file
-        return False
+def lock_descriptors() -> tuple[int, ...]:
+    """Returns what to give as `pass_fds` to a process that shall keep the lock of this one if this one is killed."""
+    descriptor = os.environ.get(LOCK_VARIABLE, "").partition(" ")[0]
+    return (int(descriptor),) if descriptor else ()
 
 
 def _wait_for(descriptor: int, run: Path) -> None:

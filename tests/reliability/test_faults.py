@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from grpo_utils import evaluation, results, runs, training
 from grpo_utils.runs import RunError
+from grpo_utils.tasks import ROOT
 
 from .conftest import Chain, last_line, small_chain
 
@@ -137,15 +139,24 @@ def test_a_second_run_in_the_same_folder_is_locked_out(chain, undisturbed):
     goes_on(chain, undisturbed)
 
 
-def test_a_variable_from_elsewhere_is_no_lock(tmp_path, monkeypatch):
-    other = os.open(tmp_path, os.O_RDONLY)
-    for value in ("", "not a number", "99999", str(other)):
-        monkeypatch.setenv(runs.LOCK_VARIABLE, value)
-        with runs.alone(tmp_path / "run") as descriptor:
-            assert descriptor != other
-            with runs.alone(tmp_path / "run") as same:
-                assert same == descriptor
-    os.close(other)
+def test_the_lock_is_held_once_by_a_process_and_those_it_starts(tmp_path):
+    ask = "import sys; from pathlib import Path; from grpo_utils import runs; runs.ORPHAN_SECONDS = 0\n"
+    ask += "with runs.alone(Path(sys.argv[1])): print('mine')"
+    other, own = tmp_path / "other", tmp_path / "own"
+
+    def child(run: Path, **variables: str) -> str:
+        command = [sys.executable, "-c", ask, str(run)]
+        environment = os.environ | variables
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
+
+    with runs.alone(own), runs.alone(own):
+        with runs.alone(other):
+            assert child(other) == "mine\n"
+            assert child(other, **{runs.LOCK_VARIABLE: ""}) == ""
+        assert child(own) == "mine\n"
+        assert child(own, **{runs.LOCK_VARIABLE: ""}) == ""
+    assert child(own) == "mine\n"
+    assert runs.lock_descriptors() == ()
 
 
 def test_a_clock_that_goes_backwards_changes_nothing(chain, undisturbed):
