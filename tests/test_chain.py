@@ -1,31 +1,33 @@
 """The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from grpo_utils import runs
+from grpo_utils import commands, runs
 from grpo_utils.tasks import ROOT
 
 PLANTED = {"HF_TOKEN": "hf_planted0a1b2c3d4e5f", "WANDB_API_KEY": "planted0123456789abcdef0123456789abcdef0"}
 CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
 
 
-def command(outputs: Path, *arguments: str, module: str = "reproduce") -> list[str]:
+def command(outputs: Path, *arguments: str) -> list[str]:
     os.environ["GRPO_OUTPUTS_DIR"] = str(outputs)
-    return [sys.executable, "-m", f"grpo_utils.{module}", *arguments]
+    return [sys.executable, "-m", "grpo_utils.reproduce", *arguments]
 
 
-def run(outputs: Path, *arguments: str, module: str = "reproduce") -> subprocess.CompletedProcess[str]:
+def run(outputs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(outputs, *arguments, module=module), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        command(outputs, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
     )
 
 
@@ -63,13 +65,11 @@ def test_no_secret_of_the_environment_is_in_any_file_of_the_run(chain):
     assert [name for name, value in PLANTED.items() if value.encode() in everything] == []
 
 
-def test_a_changed_table_is_found(chain, tmp_path):
-    shutil.copytree(chain[0], tmp_path / "smoke-code")
-    table = tmp_path / "smoke-code" / "results.csv"
-    table.write_text(table.read_text().replace("0", "1"))
-    done = run(tmp_path, "--recipe", "smoke-code", module="verify")
+def test_a_wrong_command_line_ends_without_a_traceback(tmp_path):
+    done = run(tmp_path, "--recipe", "nope")
     assert done.returncode == 1
-    assert "error: results.csv: changed in" in done.stderr
+    assert done.stderr.startswith("error: There is no recipe 'nope'")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_same_command_again_skips_what_is_done(chain):
@@ -107,6 +107,25 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         assert (begun / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.fixture
+def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
+    """Runs a command that must fail, in this process, where torch is loaded already; returns what it says."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def fail(module: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            commands.run(importlib.import_module(f"grpo_utils.{module}").main)
+        assert ended.value.code == 1
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith("error: ")
+        return last
+
+    yield fail
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
@@ -129,25 +148,26 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         ("training", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, tmp_path):
-    done = run(tmp_path, *arguments, module=module)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, sentence_of):
+    assert message in sentence_of(module, *arguments)
 
 
-def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path, monkeypatch, sentence_of):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    done = run(blocked, "--recipe", "smoke-code")
-    assert done.returncode == 1
-    assert "cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(blocked))
+    assert "cannot be written" in sentence_of("reproduce", "--recipe", "smoke-code")
 
 
-def test_a_run_with_other_settings_is_not_mixed_into_a_folder(chain):
-    folder, _ = chain
-    done = run(folder.parent, "--recipe", "smoke-code", "--set", "seed=1")
-    assert done.returncode == 1
-    assert "holds a run with other settings" in done.stderr
+def test_a_run_with_other_settings_is_not_mixed_into_a_folder(chain, monkeypatch, sentence_of):
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(chain[0].parent))
+    sentence = sentence_of("reproduce", "--recipe", "smoke-code", "--set", "seed=1")
+    assert "holds a run with other settings" in sentence
+
+
+def test_a_changed_table_is_found(chain, tmp_path, monkeypatch, sentence_of):
+    shutil.copytree(chain[0], tmp_path / "smoke-code")
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path))
+    table = tmp_path / "smoke-code" / "results.csv"
+    table.write_text(table.read_text().replace("0", "1"))
+    assert "results.csv: changed in" in sentence_of("verify", "--recipe", "smoke-code")
