@@ -13,6 +13,9 @@ from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe, RecipeError, load, parse
 from grpo_utils.sandbox import SandboxUnavailable
 
+GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that every command shares: `--recipe`, `--set` and `--run`."""
@@ -52,10 +55,6 @@ def recipe_of(arguments: argparse.Namespace) -> Recipe:
     return load(*parameters_of(arguments))
 
 
-GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-
-
 def run(main: Callable[[], None]) -> None:
     """Runs a command line's `main`. SIGTERM counts as Ctrl-C.
 
@@ -73,7 +72,7 @@ def run(main: Callable[[], None]) -> None:
     except OSError as error:
         if error.errno not in DISK:
             raise
-        print(f"error: {error.strerror}: {error.filename or 'a file'} cannot be written. {GO_ON}", file=sys.stderr)
+        print(f"error: {error.strerror}: {error.filename or 'a file'}. {GO_ON}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("stopped; the same command goes on where this one stopped", file=sys.stderr)

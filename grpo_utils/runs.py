@@ -8,6 +8,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -178,7 +179,11 @@ def checkpoints(run: Path) -> list[Path]:
 
 def seal(folder: Path) -> None:
     """Writes the hashes of an adapter's files beside them: it is complete, and `drop_damaged` sees if it changes."""
-    write(folder / SEAL, json.dumps(_hashes(folder, folder.iterdir()), indent=2) + "\n")
+    write(folder / SEAL, json.dumps(_hashes_to_seal(folder), indent=2) + "\n")
+
+
+def _hashes_to_seal(folder: Path) -> dict[str, str]:
+    return _hashes(folder, (path for path in folder.iterdir() if path.name != SEAL))
 
 
 def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str]:
@@ -192,7 +197,7 @@ def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str]:
 
 
 def drop_damaged(run: Path) -> list[Path]:
-    """Removes the first adapter that was cut short or has changed since, with all that came after it.
+    """Removes adapters that a kill cut short, and the first one that has changed since, with all that came after it.
 
     They are made again, so that the run ends with the same adapters as one to which nothing happened.
 
@@ -212,13 +217,13 @@ def drop_damaged(run: Path) -> list[Path]:
 
     ```
     """
-    intact = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
-    damaged = next((i for i, folder in enumerate(intact) if not _is_intact(folder)), len(intact))
-    if damaged < len(intact):
-        print(f"{intact[damaged]} is damaged: it and what came after it is made again.", file=sys.stderr)
+    sealed = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
+    intact = list(itertools.takewhile(_is_intact, sealed))
+    if len(intact) < len(sealed):
+        print(f"{sealed[len(intact)]} is damaged: it and what came after it is made again.", file=sys.stderr)
     for pattern in ("checkpoint-*", f"{WARM_START}*"):
         for folder in (run / "checkpoints").glob(pattern):
-            if folder not in intact[:damaged]:
+            if folder not in intact:
                 shutil.rmtree(folder)
     return checkpoints(run)
 
@@ -236,7 +241,7 @@ def _is_intact(folder: Path) -> bool:
         sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
     except ValueError:
         return False
-    return sealed == _hashes(folder, (path for path in folder.iterdir() if path.name != SEAL))
+    return sealed == _hashes_to_seal(folder)
 
 
 def adapters(run: Path) -> list[Path]:

@@ -43,7 +43,7 @@ class StopOnSignal(TrainerCallback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        self._restore()
+        self.restore()
         print("stopping: this step is ended and saved first", flush=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -55,9 +55,7 @@ class StopOnSignal(TrainerCallback):
         if self.extra and state.is_world_process_zero:
             (Path(args.output_dir) / f"checkpoint-{state.global_step}" / runs.EXTRA).touch()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Gives the signals back to those who had them before the training."""
         for number, handler in self.before.items():
             signal.signal(number, handler)

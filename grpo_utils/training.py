@@ -185,7 +185,7 @@ def read_log(path: Path) -> list[LogEntry]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     try:
         return [json.loads(line) for line in lines if line.endswith("\n")]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise runs.RunError(
             f"{path} is damaged ({error}): delete the last checkpoint, and the training writes both again."
         ) from error
@@ -305,7 +305,10 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard(), stop, SealCheckpoints()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    finally:
+        stop.restore()
     if stop.asked and trainer.state.global_step < recipe.grpo["max_steps"]:
         raise KeyboardInterrupt
     return runs.drop_extra(run)

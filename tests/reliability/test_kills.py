@@ -46,8 +46,6 @@ def survive(chains: list[Chain], undisturbed: Chain, moments: list[float]) -> No
     done = chain.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     assert chain.tables() == undisturbed.tables()
-    leftovers = [path for path in chain.run.rglob("*") if path.suffix == ".partial"]
-    assert len(leftovers) <= len(moments)  # a killed process cannot tidy up; they are never read
 
 
 def moments(count: int, longest: float) -> list[float]:
