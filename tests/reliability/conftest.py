@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpo_utils import policy, recipes
+from grpo_utils import policy, recipes, runs
 from grpo_utils.tasks import ROOT
 
 REAL = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code"]
@@ -29,7 +29,11 @@ class Chain:
         self.seconds = 0.0  # that the last `finish` took
 
     def start(self, *arguments: str, before: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"GRPO_OUTPUTS_DIR": str(self.outputs), "PYTHONPATH": str(ROOT)} | variables
+        own = {"GRPO_OUTPUTS_DIR": str(self.outputs), "PYTHONPATH": str(ROOT)}
+        foreign = {
+            runs.LOCK_VARIABLE: ""
+        }  # as from another terminal: a lock that this process holds is not the chain's
+        environment = os.environ | own | foreign | variables
         return subprocess.Popen(
             [*before, *self.command, *arguments], cwd=ROOT, env=environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
