@@ -32,7 +32,7 @@ class Chain:
         own = {"GRPO_OUTPUTS_DIR": str(self.outputs), "PYTHONPATH": str(ROOT)}
         foreign = {
             runs.LOCK_VARIABLE: ""
-        }  # as from another terminal: a lock that this process holds is not the chain's
+        }  # as from another terminal: a lock that a test holds is not the chain's
         environment = os.environ | own | foreign | variables
         return subprocess.Popen(
             [*before, *self.command, *arguments], cwd=ROOT, env=environment, text=True, start_new_session=True,
