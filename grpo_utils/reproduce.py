@@ -105,6 +105,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
             kernel_manager_class=LockedKernel,
             config=Config(KernelManager=KERNEL),
+            extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped
         )
     except (DeadKernelError, NoSuchKernel) as error:
         raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
