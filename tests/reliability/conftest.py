@@ -30,9 +30,7 @@ class Chain:
 
     def start(self, *arguments: str, before: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[str]:
         own = {"GRPO_OUTPUTS_DIR": str(self.outputs), "PYTHONPATH": str(ROOT)}
-        foreign = {
-            runs.LOCK_VARIABLE: ""
-        }  # as from another terminal: a lock that a test holds is not the chain's
+        foreign = {runs.LOCK_VARIABLE: ""}  # as from another terminal: a lock that a test holds is not the chain's
         environment = os.environ | own | foreign | variables
         return subprocess.Popen(
             [*before, *self.command, *arguments], cwd=ROOT, env=environment, text=True, start_new_session=True,
