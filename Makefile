@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce test lint lab bench seeds figures clean
+.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures clean
 
 help:  ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 install: $(VENV)/.installed  ## make .venv and install the CPU profile from its lock
 
@@ -27,8 +27,14 @@ $(VENV)/.installed: requirements/cpu.lock pyproject.toml
 reproduce: install  ## run notebooks 01 to 05: make reproduce RECIPE=cpu-code ARGS="--set seed=1 --run seed-1"
 	@$(BIN)/python -m grpo_utils.reproduce --recipe $(RECIPE) $(ARGS)
 
+verify: install  ## after `make reproduce`: make its tables and figures again from its records and compare the bytes
+	@$(BIN)/python -m grpo_utils.verify --recipe $(RECIPE) $(ARGS)
+
 test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-reliability: install  ## kills, faults, fuzzing and long runs, half an hour: GRPO_KILLS=20 kills the real chain too
+	@$(BIN)/python -m pytest tests/reliability $(ARGS)
 
 lint: install  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/nbstripout --verify notebooks/*.ipynb

@@ -29,6 +29,7 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
     return run / "evaluations" / f"{checkpoint}.{split}.{shots}shot.json"
 
 
+@runs.writes_alone
 def sweep(
     recipe: Recipe,
     run: Path,
@@ -98,7 +99,10 @@ def _sha256(value: Any) -> str:
 
 
 def _is_done(path: Path, settings: dict[str, Any]) -> bool:
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
+    try:
+        return path.is_file() and runs.read_json(path)["settings"] == settings
+    except (runs.RunError, KeyError, TypeError):  # damaged: it is made again
+        return False
 
 
 def evaluate(

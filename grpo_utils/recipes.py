@@ -136,10 +136,7 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
         raise RecipeError(
             f"There is no recipe {str(name)!r}{nearest(str(name), names())}; recipes: {', '.join(names())}."
         )
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    settings = parse(path.read_bytes(), str(path))
     if not isinstance(settings, dict):
         raise RecipeError(f"{path} must hold keys and values, such as those in {FOLDER / 'cpu-code.yaml'}.")
     for key, value in (overrides or {}).items():
@@ -148,6 +145,31 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
         return Recipe.model_validate({"name": path.stem, **settings})
     except ValidationError as error:
         raise RecipeError(_explain(error, path)) from error
+
+
+def parse(text: str | bytes, name: str) -> Any:
+    """Returns what a YAML text says; `name` is what errors call it.
+
+    Raises:
+        RecipeError: it is not YAML, or holds a value that Python cannot have, such as the date 2001-99-99.
+
+    Example:
+    ```python
+    >>> parse("[1, yes, 5.0e-4]", "the list")
+    [1, True, 0.0005]
+
+    ```
+    """
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        raise RecipeError(f"{name} is not valid YAML: {_short(error)}") from error
+
+
+def _short(value: object) -> str:
+    """A value as one line of at most 200 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
@@ -173,4 +195,4 @@ def _explain(error: ValidationError, path: Path) -> str:
         return f"Key {key!r} is missing in {path}."
     if not key:
         return f"{path}: {first['msg'].removeprefix('Value error, ')}."
-    return f"Key {key!r} in {path} is wrong: {first['msg'].lower()}, not {first['input']!r}."
+    return f"Key {key!r} in {path} is wrong: {first['msg'].lower()}, not {_short(repr(first['input']))}."

@@ -1,14 +1,14 @@
 """The chain: papermill runs the numbered notebooks, one after the other, into a run's folder.
 
 A finished notebook is stamped with a hash of its source, its parameters, the package and the notebooks before it;
-a stamped one is skipped, so the same command after a kill goes on where the last one stopped.
+a stamped one is skipped, so the same command after a kill goes on where the last one stopped. Only one chain at a time
+writes to a run's folder.
 """
 
 import argparse
 import hashlib
 import json
 import re
-import shutil
 import sys
 import time
 import warnings
@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 import papermill
 from jupyter_client.kernelspec import NoSuchKernel
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
@@ -29,10 +30,21 @@ from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"
 CHAPTERS = 5  # the notebooks after these go further
+KERNEL = {
+    "transport": "ipc",  # no port that other users of the machine can reach
+    "shutdown_wait_time": 600.0,  # seconds, of which an interrupted kernel gets half to end and save a training step
+}
 
 
 class NotebookError(UserError):
     """A notebook failed. Its text names the notebook, the cell and the failing cell's message."""
+
+
+class LockedKernel(AsyncKernelManager):
+    """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too."""
+
+    async def start_kernel(self, **kwargs: Any) -> None:  # type: ignore[override], jupyter_client binds it late
+        await super().start_kernel(pass_fds=runs.lock_descriptors(), **kwargs)
 
 
 def notebooks() -> list[Path]:
@@ -51,6 +63,26 @@ def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
     digest.update(json.dumps(parameters, sort_keys=True).encode())
     digest.update(runs.code_hash().encode())
     return digest.hexdigest()
+
+
+def stamps(recipe: Recipe, parameters: dict[str, Any]) -> dict[Path, str]:
+    """Returns for every notebook of the chain, in order, the stamp that it gets when it is executed now."""
+    found: dict[Path, str] = {}
+    stamp = tasks.fingerprint(recipe)
+    for path in notebooks():
+        stamp = found[path] = stamp_of(path, parameters, before=stamp)
+    return found
+
+
+def stamp_path(run: Path, path: Path) -> Path:
+    """Returns where a run keeps the stamp of a notebook."""
+    return run / "notebooks" / f"{path.stem}.stamp"
+
+
+def is_done(run: Path, path: Path, stamp: str) -> bool:
+    """Whether a run holds a notebook with this stamp; one that was cut short is another."""
+    kept = stamp_path(run, path)
+    return kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") == stamp
 
 
 def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
@@ -72,7 +104,9 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             cwd=str(ROOT),
             kernel_name="python3",
             progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
-            config=Config(KernelManager={"transport": "ipc"}),  # no port that other users of the machine can reach
+            kernel_manager_class=LockedKernel,
+            config=Config(KernelManager=KERNEL),
+            extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped
         )
     except (DeadKernelError, NoSuchKernel) as error:
         raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
@@ -82,7 +116,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
 
 
 def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], forced: bool) -> dict[str, float | None]:
-    """Runs the chosen notebooks of the chain that are not already done.
+    """Runs the chosen notebooks of the chain that are not already done, and locks the run's folder meanwhile.
 
     Args:
         recipe: the recipe that the parameters lead to.
@@ -93,24 +127,24 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
     Returns:
         Notebook name -> seconds it took, or None when it was skipped.
     """
-    run = runs.start(recipe)
     seconds: dict[str, float | None] = {}
-    stamp = tasks.fingerprint(recipe)
-    for path in notebooks():
-        stamp = stamp_of(path, parameters, before=stamp)
-        if path not in chosen:
-            continue
-        kept = run / "notebooks" / f"{path.stem}.stamp"
-        if not forced and kept.is_file() and kept.read_text(encoding="utf-8") == stamp:
-            print(f"{path.stem}: done before, skipped")
-            seconds[path.stem] = None
-            continue
-        kept.unlink(missing_ok=True)
-        began = time.monotonic()
-        execute(path, run, parameters)
-        seconds[path.stem] = time.monotonic() - began
-        runs.write(kept, stamp)
-    runs.write_manifest(run)
+    with runs.alone(runs.outputs() / recipe.name):
+        if forced and chosen[:CHAPTERS] == notebooks()[:CHAPTERS]:
+            runs.clear(runs.outputs() / recipe.name)
+        run = runs.start(recipe)
+        for path, stamp in stamps(recipe, parameters).items():
+            if path not in chosen:
+                continue
+            if not forced and is_done(run, path, stamp):
+                print(f"{path.stem}: done before, skipped")
+                seconds[path.stem] = None
+                continue
+            stamp_path(run, path).unlink(missing_ok=True)
+            began = time.monotonic()
+            execute(path, run, parameters)
+            seconds[path.stem] = time.monotonic() - began
+            runs.write(stamp_path(run, path), stamp)
+        runs.write_manifest(run)
     return seconds
 
 
@@ -163,8 +197,6 @@ def main() -> None:
     training.check_arguments(recipe)
     chosen = choose(arguments.only, arguments.first, arguments.all)
     run = runs.outputs() / recipe.name
-    if arguments.force and chosen[:CHAPTERS] == notebooks()[:CHAPTERS]:
-        shutil.rmtree(run, ignore_errors=True)
     print(f"recipe {arguments.recipe}, run {run}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # papermill's own

@@ -7,7 +7,6 @@ The checkpoint is chosen on the validation split; the test split is read once, f
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,21 @@ def load_records(run: Path) -> pd.DataFrame:
 
     Columns: `checkpoint`, `split`, `shots`, `update_norm`, `task_id`, `grade`, `sample` (-1 is greedy), and those of
     `evaluation.score`.
+
+    Raises:
+        RunError: a record was damaged after it was written.
     """
     rows = []
     for path in sorted((run / "evaluations").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
-        key["update_norm"] = record["update_norm"]
-        for task in record["tasks"]:
-            for sample, completion in enumerate(task["completions"], start=-1):
-                rows.append(key | {"task_id": task["task_id"], "grade": task["grade"], "sample": sample} | completion)
+        record = runs.read_json(path)
+        try:
+            key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
+            key["update_norm"] = record["update_norm"]
+            for task in record["tasks"]:
+                owner = {"task_id": task["task_id"], "grade": task["grade"]}
+                rows += [key | owner | {"sample": i} | one for i, one in enumerate(task["completions"], start=-1)]
+        except (LookupError, TypeError) as error:
+            raise runs.damaged(path, error) from error
     return pd.DataFrame(rows).astype({"visible": float})  # None where the prompt showed no assert
 
 

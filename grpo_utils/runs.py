@@ -3,21 +3,36 @@
 Notebooks hand over by these files alone, so that each can be run by itself once its inputs exist.
 """
 
+import contextlib
+import fcntl
+import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
+import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 WARM_START = "warm-start"
-PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "scikit-learn")
+SEAL = "sha256.json"  # in an adapter's folder: the hashes of its files, written after all of them
+EXTRA = "extra"  # in a checkpoint's folder: a signal asked for it, not the recipe
+LOCK_VARIABLE = "GRPO_RUN_LOCK"  # "7 /outputs/my-run": the lock is held, for the processes that are started meanwhile
+ORPHAN_SECONDS = 10.0  # a kernel whose chain was killed notices it within a second or two, and ends
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "matplotlib")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RunError(UserError):
@@ -50,15 +65,104 @@ def start(recipe: Recipe) -> Path:
             write(run / "environment.json", json.dumps(environment(recipe), indent=2) + "\n")
             write(settings, recipe.to_yaml())
     except OSError as error:
-        raise RunError(
-            f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."
-        ) from error
+        raise _unwritable(run, error) from error
     if settings.read_text(encoding="utf-8") != recipe.to_yaml():
         raise RunError(
             f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
             '{"name": "..."}), or start it over with --force.'
         )
     return run
+
+
+def _unwritable(run: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."
+    )
+
+
+@contextlib.contextmanager
+def alone(run: Path) -> Iterator[None]:
+    """Keeps other processes from writing to a run, by a lock on `run/lock` that the system takes back when they end.
+
+    This process and those that it starts hold it together, however often they ask. One that inherits the lock's file
+    descriptor (`lock_descriptors`) keeps it when its parent is killed: so no one writes beside an orphaned notebook.
+
+    Args:
+        run: folder of the run.
+
+    Raises:
+        RunError: another process has the lock, or the folder cannot be written.
+
+    Example:
+    ```python
+    >>> import tempfile
+    >>> with alone(Path(tempfile.mkdtemp())):
+    ...     len(lock_descriptors())
+    1
+
+    ```
+    """
+    before = os.environ.get(LOCK_VARIABLE, "")
+    if before.partition(" ")[2] == str(run.absolute()):
+        yield
+        return
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        file = (run / "lock").open("a", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(run, error) from error
+    with file:
+        _wait_for(file.fileno(), run)
+        os.environ[LOCK_VARIABLE] = f"{file.fileno()} {run.absolute()}"
+        try:
+            yield
+        finally:
+            os.environ[LOCK_VARIABLE] = before
+
+
+def lock_descriptors() -> tuple[int, ...]:
+    """Returns what to give as `pass_fds` to a process that shall keep the lock of this one if this one is killed."""
+    descriptor = os.environ.get(LOCK_VARIABLE, "").partition(" ")[0]
+    return (int(descriptor),) if descriptor else ()
+
+
+def _wait_for(descriptor: int, run: Path) -> None:
+    limit = time.monotonic() + ORPHAN_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > limit:
+                raise RunError(
+                    f"Another process is writing to {run}: wait for its end, or give this run a name of its own "
+                    "(--run NAME)."
+                ) from error
+            time.sleep(0.1)
+
+
+def writes_alone(
+    function: Callable[Concatenate[Recipe, Path, P], R],
+) -> Callable[Concatenate[Recipe, Path, P], R]:
+    """Makes a function of a recipe and a run's folder hold the run's lock (`alone`) while it works.
+
+    Of the processes of a distributed training (`accelerate launch`) the first holds it for all.
+    """
+
+    @functools.wraps(function)
+    def locked(recipe: Recipe, run: Path, *args: P.args, **kwargs: P.kwargs) -> R:
+        with alone(run) if os.environ.get("RANK", "0") == "0" else contextlib.nullcontext():
+            return function(recipe, run, *args, **kwargs)
+
+    return locked
+
+
+def clear(run: Path) -> None:
+    """Empties a run's folder. Its lock stays: whoever waits for it must wait for this one."""
+    for path in run.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
 
 
 def need(path: Path, notebook: str) -> Path:
@@ -73,12 +177,76 @@ def need(path: Path, notebook: str) -> Path:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Returns the complete checkpoints of a run in the order of their steps.
-
-    The trainer writes `trainer_state.json` last: a folder without it was cut short by a kill.
-    """
-    found = (run / "checkpoints").glob("checkpoint-*/trainer_state.json")
+    """Returns the complete checkpoints of a run in the order of their steps: those that were sealed."""
+    found = (run / "checkpoints").glob(f"checkpoint-*/{SEAL}")
     return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+
+
+def seal(folder: Path) -> None:
+    """Writes the hashes of an adapter's files beside them: it is complete, and `drop_damaged` sees if it changes."""
+    write(folder / SEAL, json.dumps(_hashes_to_seal(folder), indent=2) + "\n")
+
+
+def _hashes_to_seal(folder: Path) -> dict[str, str]:
+    return _hashes(folder, (path for path in folder.iterdir() if path.name != SEAL))
+
+
+def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str]:
+    """Path relative to `root` -> sha256, for those that are files."""
+    found = {}
+    for path in sorted(files):
+        if path.is_file():
+            with path.open("rb") as file:
+                found[str(path.relative_to(root))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def drop_damaged(run: Path) -> list[Path]:
+    """Removes adapters that a kill cut short, and the first one that has changed since, with all that came after it.
+
+    They are made again, so that the run ends with the same adapters as one to which nothing happened.
+
+    Returns:
+        The checkpoints that are left, in the order of their steps.
+
+    Example:
+    ```python
+    >>> import tempfile
+    >>> run = Path(tempfile.mkdtemp())
+    >>> for step in (1, 2, 3):
+    ...     write(run / f"checkpoints/checkpoint-{step}/weights", "0.5")
+    ...     seal(run / f"checkpoints/checkpoint-{step}")
+    >>> write(run / "checkpoints/checkpoint-2/weights", "0.")
+    >>> [folder.name for folder in drop_damaged(run)]
+    ['checkpoint-1']
+
+    ```
+    """
+    sealed = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
+    intact = list(itertools.takewhile(_is_intact, sealed))
+    if len(intact) < len(sealed):
+        print(f"{sealed[len(intact)]} is damaged: it and what came after it is made again.", file=sys.stderr)
+    for pattern in ("checkpoint-*", f"{WARM_START}*"):
+        for folder in (run / "checkpoints").glob(pattern):
+            if folder not in intact:
+                shutil.rmtree(folder)
+    return checkpoints(run)
+
+
+def drop_extra(run: Path) -> list[Path]:
+    """Removes the checkpoints of a finished training that only a signal asked for, and returns the others."""
+    for folder in checkpoints(run):
+        if (folder / EXTRA).is_file():
+            shutil.rmtree(folder)
+    return checkpoints(run)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return sealed == _hashes_to_seal(folder)
 
 
 def adapters(run: Path) -> list[Path]:
@@ -91,8 +259,34 @@ def write(path: Path, text: str) -> None:
     """Writes a text file whole or not at all: a killed process leaves the old file, never half of a new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut can leave an empty file under the new name
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file of a run holds.
+
+    Raises:
+        RunError: it was damaged after it was written; the text says what to do.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> RunError:
+    """Returns the error that says what to do about a file of a run that cannot be read any more."""
+    return RunError(
+        f"{path} is damaged ({type(error).__name__}: {error}): delete it and run the notebook that wrote it again "
+        "(--only NN --force)."
+    )
 
 
 def code_hash(*names: str) -> str:
@@ -106,12 +300,14 @@ def code_hash(*names: str) -> str:
     return digest.hexdigest()
 
 
+def manifest(run: Path) -> dict[str, str]:
+    """Returns the sha256 of every table and figure of a run by its path in the run's folder."""
+    return _hashes(run, [run / "results.csv", run / "results.md", *(run / "figures").glob("*")])
+
+
 def write_manifest(run: Path) -> None:
     """Writes `manifest.json`: the sha256 of every table and figure of the run."""
-    files = [run / "results.csv", run / "results.md", *sorted((run / "figures").glob("*"))]
-    hashes = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
-    relative = {str(file.relative_to(run)): digest for file, digest in hashes.items()}
-    write(run / "manifest.json", json.dumps(relative, indent=2) + "\n")
+    write(run / "manifest.json", json.dumps(manifest(run), indent=2) + "\n")
 
 
 def environment(recipe: Recipe) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from grpo_utils import commands, evaluation, identity, policy, results, rewards,
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.signal_guard import SignalGuard
+from grpo_utils.survival import SealCheckpoints, StopOnSignal
 from grpo_utils.tasks import DataError, Task
 
 LogEntry = dict[str, Any]
@@ -154,7 +155,7 @@ def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
 class TrainingLog(TrainerCallback):
     """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`.
 
-    When a killed run is resumed, the entries of the steps that will be taken again are dropped first.
+    When a killed run is resumed, the file begins with what the checkpoint remembers: a kill may have cut it anywhere.
     """
 
     def __init__(self, path: Path, on_log: Callable[[LogEntry], None]) -> None:
@@ -162,8 +163,7 @@ class TrainingLog(TrainerCallback):
         self.hand_over = on_log
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = read_log(self.path) if self.path.is_file() and state.global_step else []
-        lines = [json.dumps(entry) + "\n" for entry in kept if entry["step"] <= state.global_step]
+        lines = [json.dumps({"step": entry["step"], **entry}) + "\n" for entry in state.log_history]
         runs.write(self.path, "".join(lines))
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -174,9 +174,18 @@ class TrainingLog(TrainerCallback):
 
 
 def read_log(path: Path) -> list[LogEntry]:
-    """Returns the entries of a training log; a last line that a kill cut short is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Returns the entries of a training log; a last line that a kill cut short is left out.
+
+    Raises:
+        RunError: another line is damaged.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    try:
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except (ValueError, RecursionError) as error:
+        raise runs.RunError(
+            f"{path} is damaged ({error}): delete the last checkpoint, and the training writes both again."
+        ) from error
 
 
 def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str, list[Any] | None]:
@@ -210,6 +219,7 @@ def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str
     }
 
 
+@runs.writes_alone
 def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> Path | None:
     """Fine-tunes a fresh adapter on reference answers to training tasks, prompted as GRPO will prompt.
 
@@ -249,10 +259,12 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     partial = folder.with_name(f"{runs.WARM_START}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     trainer.save_model(str(partial))
+    runs.seal(partial)
     partial.rename(folder)
     return folder
 
 
+@runs.writes_alone
 def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
     """Trains the recipe's policy with GRPO, from its last complete checkpoint, its warm start, or a fresh adapter.
 
@@ -266,19 +278,18 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 
     Raises:
         RunError: checkpoints are there that were made with another base, code or data.
+        KeyboardInterrupt: a signal stopped it; all steps that were taken are saved.
     """
-    done = runs.checkpoints(run)
-    for folder in (run / "checkpoints").glob("checkpoint-*"):
-        if folder not in done:
-            shutil.rmtree(folder)
+    done = runs.drop_damaged(run)
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
-        return done
+        return runs.drop_extra(run)
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     base = policy.load(recipe.model)
     functions, _ = reward_functions(recipe, stop_on_fault=True)
+    stop = StopOnSignal()
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(
         model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
@@ -288,11 +299,16 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         reward_funcs=functions,  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
         peft_config=None if start else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard()],
+        callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard(), stop, SealCheckpoints()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
-    return runs.checkpoints(run)
+    try:
+        trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    finally:
+        stop.restore()
+    if stop.asked and trainer.state.global_step < recipe.grpo["max_steps"]:
+        raise KeyboardInterrupt
+    return runs.drop_extra(run)
 
 
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:

@@ -1,36 +1,44 @@
 """The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
+import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from grpo_utils import commands, runs
 from grpo_utils.tasks import ROOT
 
+PLANTED = {"HF_TOKEN": "hf_planted0a1b2c3d4e5f", "WANDB_API_KEY": "planted0123456789abcdef0123456789abcdef0"}
 CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
 
 
-def command(outputs: Path, *arguments: str, module: str = "reproduce") -> list[str]:
+def command(outputs: Path, *arguments: str) -> list[str]:
     os.environ["GRPO_OUTPUTS_DIR"] = str(outputs)
-    return [sys.executable, "-m", f"grpo_utils.{module}", *arguments]
+    return [sys.executable, "-m", "grpo_utils.reproduce", *arguments]
 
 
-def run(outputs: Path, *arguments: str, module: str = "reproduce") -> subprocess.CompletedProcess[str]:
+def run(outputs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(outputs, *arguments, module=module), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        command(outputs, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
     )
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory) -> tuple[Path, str]:
-    """One run of the whole chain: its outputs folder and what it printed."""
+    """One run of the whole chain, on a machine with secrets: its folder and what it printed."""
     outputs = tmp_path_factory.mktemp("chain")
-    done = run(outputs, "--recipe", "smoke-code")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PLANTED.items():
+            patch.setenv(name, value)
+        done = run(outputs, "--recipe", "smoke-code")
     assert done.returncode == 0, done.stderr[-3000:]
     return outputs / "smoke-code", done.stdout
 
@@ -43,8 +51,25 @@ def test_the_chain_leaves_results_figures_and_five_executed_notebooks(chain):
     for name in CHAPTERS:
         executed = nbformat.read(folder / "notebooks" / f"{name}.ipynb", as_version=4)
         assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code"), name
+        sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells]
+        injected = "injected-parameters"
+        assert [cell.source for cell in executed.cells if injected not in cell.metadata.get("tags", [])] == sources
         assert f"{name} " in printed
     assert "| base prompt |" in printed
+
+
+def test_no_secret_of_the_environment_is_in_any_file_of_the_run(chain):
+    folder, printed = chain
+    everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()) + printed.encode()
+    assert len(everything) > 1_000_000
+    assert [name for name, value in PLANTED.items() if value.encode() in everything] == []
+
+
+def test_a_wrong_command_line_ends_without_a_traceback(tmp_path):
+    done = run(tmp_path, "--recipe", "nope")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: There is no recipe 'nope'")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_same_command_again_skips_what_is_done(chain):
@@ -57,24 +82,48 @@ def test_the_same_command_again_skips_what_is_done(chain):
 
 
 def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
-    """Also the proof that two runs with the same seed give the same results, byte for byte."""
+    """Also the proof that measuring and training twice with the same seed give the same results, byte for byte."""
     folder, _ = chain
+    shutil.copytree(folder, tmp_path / "smoke-code", ignore=shutil.ignore_patterns("0[345]_*", "results.*", "figures"))
+    begun = tmp_path / "smoke-code"  # chapters 1 and 2 are done
+    shutil.rmtree(begun / "checkpoints")
+    for record in begun.glob("evaluations/*.json"):
+        if not record.name.startswith(("base.test", "base.validation")):
+            record.unlink()
     process = subprocess.Popen(
         command(tmp_path, "--recipe", "smoke-code"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    checkpoint = tmp_path / "smoke-code" / "checkpoints" / "checkpoint-1" / "trainer_state.json"
     limit = time.monotonic() + 300
-    while not checkpoint.exists() and time.monotonic() < limit:
+    while not runs.checkpoints(begun) and time.monotonic() < limit:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert checkpoint.exists()
-    time.sleep(3)  # the kernel, in a session of its own, notices within a second that it is an orphan and ends
+    assert [path.name for path in runs.checkpoints(begun)] == ["checkpoint-1"]
     again = run(tmp_path, "--recipe", "smoke-code")
     assert again.returncode == 0, again.stderr[-3000:]
     assert again.stdout.count("done before, skipped") == 3
-    assert (tmp_path / "smoke-code" / "results.csv").read_bytes() == (folder / "results.csv").read_bytes()
+    for name in ("results.csv", "results.md"):
+        assert (begun / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.fixture
+def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
+    """Runs a command that must fail, in this process, where torch is loaded already; returns what it says."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def fail(module: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            commands.run(importlib.import_module(f"grpo_utils.{module}").main)
+        assert ended.value.code == 1
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith("error: ")
+        return last
+
+    yield fail
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +132,7 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
         ("reproduce", ["--recipe", "nope"], "There is no recipe 'nope'"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "grpo.max_step=1"], "did you mean 'max_steps'?"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed"], "--set takes KEY=VALUE"),
-        ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not YAML"),
+        ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not valid YAML"),
         ("reproduce", ["--recipe", "smoke-code", "--force", "--run", ".."], "Key 'name'"),
         ("evaluation", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
         ("evaluation", ["--recipe", "smoke-code", "--max-new-tokens", "9"], "goes with --dataset"),
@@ -95,29 +144,31 @@ def test_a_killed_chain_goes_on_and_ends_with_the_same_results(chain, tmp_path):
             "run notebook 04_grpo_training first",
         ),
         ("plots", ["--recipe", "smoke-code"], "run notebook 04_grpo_training first"),
+        ("verify", ["--recipe", "smoke-code"], "run notebook 05_checkpoint_evaluation first"),
         ("training", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
         ("training", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, tmp_path):
-    done = run(tmp_path, *arguments, module=module)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, sentence_of):
+    assert message in sentence_of(module, *arguments)
 
 
-def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path, monkeypatch, sentence_of):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    done = run(blocked, "--recipe", "smoke-code")
-    assert done.returncode == 1
-    assert "cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(blocked))
+    assert "cannot be written" in sentence_of("reproduce", "--recipe", "smoke-code")
 
 
-def test_a_run_with_other_settings_is_not_mixed_into_a_folder(chain):
-    folder, _ = chain
-    done = run(folder.parent, "--recipe", "smoke-code", "--set", "seed=1")
-    assert done.returncode == 1
-    assert "holds a run with other settings" in done.stderr
+def test_a_run_with_other_settings_is_not_mixed_into_a_folder(chain, monkeypatch, sentence_of):
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(chain[0].parent))
+    sentence = sentence_of("reproduce", "--recipe", "smoke-code", "--set", "seed=1")
+    assert "holds a run with other settings" in sentence
+
+
+def test_a_changed_table_is_found(chain, tmp_path, monkeypatch, sentence_of):
+    shutil.copytree(chain[0], tmp_path / "smoke-code")
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path))
+    table = tmp_path / "smoke-code" / "results.csv"
+    table.write_text(table.read_text().replace("0", "1"))
+    assert "results.csv: changed in" in sentence_of("verify", "--recipe", "smoke-code")

@@ -49,7 +49,7 @@ class CodeTask(Task):
             raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
         try:
             ast.parse(task.code)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
             reference = f"the reference solution of task {task.task_id}"
             raise DataError(f"{where}: {reference} is not Python: {error}.") from error
         return task

@@ -137,7 +137,7 @@ def read_jsonl(path: Path) -> list[Task]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
         tasks.append(_task(row, number, where))
     if len({task.task_id for task in tasks}) < len(tasks):

@@ -1,0 +1,1 @@
+"""What a run survives, and what it never leaks: `make test-reliability`."""
