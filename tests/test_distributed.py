@@ -1,7 +1,6 @@
 """Training in several processes on a CPU: two of them learn what one learns, and DeepSpeed ZeRO-2 takes its steps."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -10,20 +9,23 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from grpo_utils import recipes, runs, training
+from grpo_utils import launch, recipes, runs, training
 from grpo_utils.tasks import ROOT
 
 # float32, where the order of a sum is all that differs; no warm start, so that both begin with the same fresh adapter
 SETTINGS = {"model.dtype": "float32", "warm_start": None, "grpo.temperature": 1.0, "grpo.max_completion_length": 40}
+HALF = {"grpo.per_device_train_batch_size": 4}
 
 
-def launch(folder: Path, processes: int, *arguments: str, **environment: str) -> None:
-    """Trains `folder`'s recipe with `accelerate launch` on the CPU; fails with the last lines that it printed."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", f"--num_processes={processes}", *arguments]
+def train_in_two_processes(launcher: str, folder: Path) -> None:
+    """Trains a run's recipe with a launcher that ships, on the CPU instead of GPUs."""
+    configuration = str(launch.configuration(launcher))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", configuration]
+    command += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
     done = subprocess.run(
         [*command, "-m", "grpo_utils.training", "--recipe", str(folder / "recipe.yaml")],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, capture_output=True, text=True, timeout=400,
-        check=False,
+        cwd=ROOT, env=os.environ | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
@@ -37,9 +39,8 @@ def test_two_processes_learn_what_one_learns():
     alone = recipes.load("smoke-code", SETTINGS | {"name": "one"})
     one = runs.start(alone)
     training.train(alone, one)
-    shared = recipes.load("smoke-code", SETTINGS | {"name": "two", "grpo.per_device_train_batch_size": 4})
-    two = runs.start(shared)
-    launch(two, 2, "--multi_gpu", ACCELERATE_USE_CPU="true")
+    two = runs.start(recipes.load("smoke-code", SETTINGS | HALF | {"name": "two"}))
+    train_in_two_processes("ddp", two)
     logs = [training.read_log(run / "training_log.jsonl") for run in (one, two)]
     assert [entry["step"] for entry in logs[0]] == [entry["step"] for entry in logs[1]]
     for expected, found in zip(*logs, strict=True):
@@ -54,10 +55,7 @@ def test_two_processes_learn_what_one_learns():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")
-def test_deepspeed_zero_2_takes_two_steps(tmp_path):
-    recipe = recipes.load("smoke-code", SETTINGS | {"name": "zero"})
-    run = runs.start(recipe)
-    settings = tmp_path / "zero2.json"
-    settings.write_text(json.dumps({"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}))
-    launch(run, 1, "--use_deepspeed", f"--deepspeed_config_file={settings}", DS_ACCELERATOR="cpu")
+def test_deepspeed_zero_2_takes_two_steps():
+    run = runs.start(recipes.load("smoke-code", SETTINGS | HALF | {"name": "zero"}))
+    train_in_two_processes("zero2", run)
     assert [folder.name for folder in runs.checkpoints(run)] == ["checkpoint-1", "checkpoint-2"]
