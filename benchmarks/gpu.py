@@ -1,10 +1,10 @@
 """GRPO steps on a GPU in seconds, tokens and gigabytes: `python benchmarks/gpu.py`, about ten minutes on one card.
 
-A model of Llama-3-8B's shape with random weights, so that nothing has to be downloaded, goes through `training.train` with
-groups of 8 completions of 512 tokens: with TRL's defaults, with the settings of `llama3-8b-mbpp-a100`, with its weights in
-NF4 where bitsandbytes is installed, and with vLLM where that is. Every variant has a process of its own and writes
-completions of full length, so all do the same work. The estimate of `grpo_utils.memory` stands beside the measured peak.
-Writes `benchmarks/results/gpu.md`. `--shape tiny` runs the same code on a CPU and writes nothing.
+A model of Llama-3-8B's shape with random weights, so that nothing has to be downloaded, goes through `training.train`
+with groups of 8 completions of 512 tokens: with TRL's defaults, with the settings of `llama3-8b-mbpp-a100`, with its
+weights in NF4 where bitsandbytes is installed, and with vLLM where that is. Every variant has a process of its own and
+writes completions of full length, so all do the same work. The estimate of `grpo_utils.memory` stands beside the
+measured peak. Writes `benchmarks/results/gpu.md`. `--shape tiny` runs the same code on a CPU and writes nothing.
 
 What it cannot show: learning. Random weights earn no reward; the time of a step does not depend on that.
 """
@@ -137,8 +137,8 @@ def report(rows: list[str], length: int) -> str:
     """Returns the table with what it was measured on."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if importlib.util.find_spec(name)]
     lines = [
-        f"Llama-3-8B's shape with random weights, LoRA of rank 16, groups of 8 completions of {length} tokens, one group a "
-        f"step. `python benchmarks/gpu.py`, {date.today()}, {torch.cuda.get_device_name(0)}, Python "
+        f"Llama-3-8B's shape with random weights, LoRA of rank 16, groups of 8 completions of {length} tokens, one "
+        f"group a step. `python benchmarks/gpu.py`, {date.today()}, {torch.cuda.get_device_name(0)}, Python "
         f"{platform.python_version()}, {', '.join(versions)}.",
         "",
         "| variant | seconds a step | completion tokens a second | peak reserved, GB | estimated, GB |",

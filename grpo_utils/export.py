@@ -1,8 +1,8 @@
 """A checkpoint -> a model that others can load: the adapter merged into the weights, with a model card beside them.
 
-`python -m grpo_utils.export --recipe cpu-code` exports the checkpoint that notebook 05 chose, to `outputs/cpu-code/export/`;
-with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model. llama.cpp's own
-`convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
+`python -m grpo_utils.export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
+`outputs/cpu-code/export/`; with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model.
+llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
     sections = [
         f"---\n{metadata.to_yaml()}\n---",
         f"# {recipe.name}, {checkpoint}",
-        f"`{recipe.model.name}` after GRPO on {recipe.dataset.name!r} with LoRA, merged. It answers this system prompt:",
+        f"`{recipe.model.name}` after GRPO on {recipe.dataset.name!r} with LoRA, merged. Its system prompt:",
         f"```text\n{recipe.prompt.system}\n```",
         f"## Evaluation\n\n{measured.strip()}",
         "Programs that it writes are untrusted: run them in a sandbox. One training seed is one draw.",
@@ -96,7 +96,7 @@ def push(folder: Path, name: str) -> str:
         hub.upload_folder(repo_id=name, folder_path=folder)
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
-            f"{name} cannot be pushed ({type(error).__name__}): log in with `hf auth login`, with a token that may write."
+            f"{name} cannot be pushed ({type(error).__name__}): log in with `hf auth login` and a token that may write."
         ) from error
     return str(address)
 

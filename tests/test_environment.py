@@ -1,4 +1,4 @@
-"""The environments: lock files agree with pyproject.toml and with each other, and know every argument of every recipe."""
+"""The environments: locks agree with pyproject.toml and each other, and know every argument of every recipe."""
 
 import importlib.metadata
 import json
