@@ -72,8 +72,7 @@ def run(command: list[str]) -> None:
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in process.stdout or ():
             print(line, end="", flush=True)
     if process.returncode:
         raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")

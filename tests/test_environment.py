@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from grpo_utils import policy, recipes
+from grpo_utils import recipes, unsloth_training
 from grpo_utils.tasks import ROOT
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
@@ -68,7 +68,7 @@ def test_recipes_are_checked_against_the_versions_that_the_locks_pin():
 
 @pytest.mark.parametrize("name", [name for name in recipes.names() if recipes.load(name).model.engine == "unsloth"])
 def test_every_argument_for_unsloth_exists_in_its_pinned_version(name):
-    loading, adapting = policy.unsloth_arguments(recipes.load(name))
+    loading, adapting = unsloth_training.arguments(recipes.load(name))
     assert set(loading) <= set(UNSLOTH["from_pretrained"])
     assert set(adapting) <= set(UNSLOTH["get_peft_model"])
     assert loading["max_seq_length"] > recipes.load(name).grpo["max_completion_length"]
