@@ -1,7 +1,7 @@
 """`grpo_utils.training` in a process that imports Unsloth first: it patches TRL, transformers and PEFT as they load.
 
-`training` starts it for recipes that want Unsloth: `python -m grpo_utils.training --recipe llama3-8b-mbpp-24gb`. For the
-same reason nothing here may import those three before Unsloth.
+`training` starts it for recipes that want Unsloth: `python -m grpo_utils.training --recipe llama3-8b-mbpp-24gb`. For
+the same reason nothing here may import those three before Unsloth.
 """
 
 import importlib.util
