@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 SHAPES = {
     "llama3-8b": {
         "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 500000.0,
+        "num_attention_heads": 32, "num_key_value_heads": 8,
     },
     "tiny": {
         "vocab_size": 49152, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

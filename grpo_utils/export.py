@@ -114,7 +114,7 @@ def main() -> None:
         runs.need(run / "results.csv", "05_checkpoint_evaluation")
     chosen = arguments.checkpoint or results.choose(results.load_records(run), recipe.prompt.shots)
     folder = merge(recipe, run, chosen)
-    print(f"{folder}\nask it: python -m grpo_utils.reproduce --only 02 --set model.name={folder} --run merged")
+    print(f"{folder}: use it as model.name, or with transformers' from_pretrained")
     if arguments.push:
         print(push(folder, arguments.push))
 
