@@ -6,20 +6,15 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from grpo_utils import export, policy, recipes, runs
 from grpo_utils.errors import UserError
 
 
 @pytest.fixture
-def trained(tmp_path):
-    """A tiny random base in a folder, and a run with one adapter of it."""
-    base = tmp_path / "base"
-    AutoTokenizer.from_pretrained(policy.resolve("embedded:smollm2-135m-instruct")).save_pretrained(base)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    LlamaForCausalLM(LlamaConfig(vocab_size=49152, **shape)).save_pretrained(base)
-    recipe = recipes.load("smoke-code", {"model": {"name": str(base), "dtype": "float32"}, "name": "tiny"})
+def trained(tiny_model):
+    """A run with one random adapter of the tiny model."""
+    recipe = recipes.load("smoke-code", {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny"})
     run = runs.start(recipe)
     adapted = get_peft_model(policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
     adapted.save_pretrained(run / "checkpoints" / "checkpoint-2")
