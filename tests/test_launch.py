@@ -1,5 +1,6 @@
 """Who trains: this process, one that imports Unsloth first, or several; and what a machine without a GPU is told."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -84,13 +85,14 @@ def test_unsloth_and_what_it_cannot_do_is_refused():
         recipes.load("llama3-8b-mbpp-24gb", {"launcher": "ddp"})
 
 
+@pytest.mark.skipif(importlib.util.find_spec("unsloth") is not None, reason="it is installed")
 def test_unsloth_that_is_not_installed_is_one_sentence():
     done = subprocess.run(
         [sys.executable, "-m", "grpo_utils.unsloth_training", "--recipe", "llama3-8b-mbpp-24gb"],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.startswith("error: The recipe wants Unsloth") or "needs a GPU" in done.stderr
+    assert done.stderr.startswith("error: The recipe wants Unsloth")
 
 
 @pytest.mark.parametrize(("processes", "share"), [(1, 4), (2, 2), (8, 1)])
