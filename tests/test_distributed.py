@@ -13,15 +13,17 @@ from grpo_utils import launch, recipes, runs, training
 from grpo_utils.tasks import ROOT
 
 
-def start(name: str, model: Path, per_device: int) -> tuple[recipes.Recipe, Path]:
+def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tuple[recipes.Recipe, Path]:
     """A run of two steps on eight completions each, of a small random model, rewarded for short completions.
 
-    In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter.
+    In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter. With
+    plain SGD: the first step of AdamW is the sign of the gradient, so rounding decides where a gradient is almost zero.
     """
     settings = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
     settings |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
     settings |= {"grpo.per_device_train_batch_size": per_device, "evaluation.samples.test": {0: 1}}
-    recipe = recipes.load("smoke-code", settings | {"grpo.temperature": 1.0, "grpo.max_completion_length": 24})
+    settings |= {"grpo.temperature": 1.0, "grpo.max_completion_length": 24, "grpo.optim": optimiser}
+    recipe = recipes.load("smoke-code", settings | {"grpo.learning_rate": 1.0 if optimiser == "sgd" else 1e-3})
     return recipe, runs.start(recipe)
 
 
@@ -55,15 +57,15 @@ def test_two_processes_learn_what_one_learns(tiny_model):
         assert expected["reward_std"] > 0.0, "all completions are equally good: the comparison shows nothing"
         assert expected["grad_norm"] > 0.0
         for key in ("step", "reward", "reward_std", "completions/mean_length", "loss", "grad_norm"):
-            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-6), key
+            assert found[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
     weights = [load_file(runs.checkpoints(run)[-1] / "adapter_model.safetensors") for run in (one, two)]
     for name, tensor in weights[0].items():
-        # AdamW divides by the root of its second moment, which blows up rounding where a gradient is almost zero
-        assert (tensor - weights[1][name]).norm() <= 0.02 * tensor.norm() + 1e-6, name
+        assert tensor.norm() > 0.0
+        assert (tensor - weights[1][name]).norm() <= 1e-4 * tensor.norm(), name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")
 def test_deepspeed_zero_2_takes_two_steps(tiny_model):
-    _, run = start("zero", tiny_model, 4)
+    _, run = start("zero", tiny_model, 4, "adamw_torch")
     train_in_two_processes("zero2", run)
     assert [folder.name for folder in runs.checkpoints(run)] == ["checkpoint-1", "checkpoint-2"]
