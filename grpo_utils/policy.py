@@ -18,8 +18,10 @@ import torch
 from peft import PeftModel
 from transformers import (
     AttentionInterface,
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     DynamicCache,
     GgufConfig,
     LogitsProcessor,
@@ -72,20 +74,34 @@ def load(model: Model) -> Policy:
         model: the recipe's `model` block; its name is an embedded model, a hub id or a folder.
 
     Raises:
-        ModelError: the model is neither here nor reachable.
+        ModelError: the model is neither here nor reachable, or 4-bit weights are asked for and cannot be had.
     """
     tokenizer = load_tokenizer(model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
     try:
         # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             resolve(model.name),
             dtype=getattr(torch, model.dtype),
             attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
+            quantization_config=_nf4(model) if model.load_in_4bit else None,
+            device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
         )
     except (OSError, ValueError) as error:
         raise unreachable(model, error) from error
-    return Policy(loaded.to(device).eval(), tokenizer)  # type: ignore[arg-type]
+    return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
+
+
+def _nf4(model: Model) -> BitsAndBytesConfig:
+    """QLoRA's settings (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, model.dtype),
+    )
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -103,8 +119,20 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def load_config(model: Model) -> Any:
+    """Loads the configuration of a recipe's model, which tells its shape without its weights.
+
+    Raises:
+        ModelError: the model is neither here nor reachable.
+    """
+    try:
+        return AutoConfig.from_pretrained(resolve(model.name))
+    except (OSError, ValueError) as error:
+        raise unreachable(model, error) from error
+
+
 def unreachable(model: Model, error: Exception) -> ModelError:
-    """Returns the error of a model that is neither here nor on the hub."""
+    """Returns the error that says that a model cannot be loaded, and what to do about it."""
     return ModelError(
         f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
         f"({type(error).__name__}): without network, set model.name to the path of a downloaded model."

@@ -27,10 +27,16 @@ class _Section(BaseModel):
 
 
 class Model(_Section):
-    """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and the type of its weights."""
+    """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and how its weights are held.
+
+    `load_in_4bit` holds the frozen weights in NF4 (QLoRA, arXiv 2305.14314). `engine` says what trains: Unsloth's
+    patches of TRL, or TRL on plain transformers; either way it is transformers that evaluates.
+    """
 
     name: str
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    engine: Literal["transformers", "unsloth"] = "transformers"
+    load_in_4bit: bool = False
 
 
 class Dataset(_Section):
@@ -76,6 +82,8 @@ class Recipe(_Section):
     """All settings of a run. Read one with `load`.
 
     `warm_start`, keyword arguments of TRL's `SFTConfig`, asks for supervised steps on the references before GRPO.
+    `without_gpu` makes a recipe one for GPUs, and names the recipe to run on a machine that has none. `launcher` has
+    `accelerate launch` start the training: a file in `launchers/`, or the path of another (see docs/scaling.md).
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it becomes a folder
@@ -87,7 +95,9 @@ class Recipe(_Section):
     warm_start: dict[str, Any] | None = None
     grpo: dict[str, Any]
     evaluation: Evaluation
-    tracking: Literal["none", "wandb"] = "none"
+    tracking: Literal["none", "wandb", "tensorboard", "trackio"] = "none"
+    without_gpu: str | None = None
+    launcher: str | None = None
     seed: int = 0
 
     @model_validator(mode="after")
@@ -99,6 +109,12 @@ class Recipe(_Section):
             raise ValueError("evaluation.samples.train must have one number of shots, to measure pass rates with")
         if not self.evaluation.samples["test"][self.prompt.shots]:
             raise ValueError("evaluation.samples.test must sample the training prompt at least once")
+        return self
+
+    @model_validator(mode="after")
+    def _engine_can_do_it(self) -> Self:
+        if self.model.engine == "unsloth" and (self.warm_start or self.launcher):
+            raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
         return self
 
     def to_yaml(self) -> str:

@@ -192,6 +192,7 @@ def main() -> None:
     arguments = parser.parse_args()
     name, overrides = commands.parameters_of(arguments)
     recipe = recipes.load(name, overrides)
+    runs.need_gpu(recipe)
     from grpo_utils import training  # loads torch and TRL: a mistake in the recipe is told before that
 
     training.check_arguments(recipe)

@@ -55,8 +55,10 @@ def start(recipe: Recipe) -> Path:
     A new folder gets `recipe.yaml` and `environment.json`.
 
     Raises:
-        RunError: the folder cannot be written, or was made with another recipe.
+        RunError: the recipe needs a GPU and there is none, or the folder cannot be written or was made with another
+            recipe.
     """
+    need_gpu(recipe)
     run = outputs() / recipe.name
     settings = run / "recipe.yaml"
     try:
@@ -163,6 +165,23 @@ def clear(run: Path) -> None:
             shutil.rmtree(path)
         elif path.name != "lock":
             path.unlink()
+
+
+def need_gpu(recipe: Recipe) -> None:
+    """Does nothing if this machine has the GPU that the recipe needs, or the recipe needs none.
+
+    Raises:
+        RunError: there is no GPU; the text names the recipe for machines without one.
+    """
+    if recipe.without_gpu is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RunError(
+            f"Recipe {recipe.name!r} needs a GPU, and PyTorch {torch.__version__} finds none here: without one, run "
+            f"the recipe {recipe.without_gpu!r}."
+        )
 
 
 def need(path: Path, notebook: str) -> Path:

@@ -8,6 +8,7 @@ TRL's and PEFT's own; this module only puts a recipe into their terms.
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -25,7 +26,19 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from grpo_utils import commands, evaluation, identity, policy, results, rewards, runs, tasks
+from grpo_utils import (
+    commands,
+    evaluation,
+    identity,
+    launch,
+    memory,
+    policy,
+    results,
+    rewards,
+    runs,
+    tasks,
+    unsloth_training,
+)
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.signal_guard import SignalGuard
@@ -63,6 +76,10 @@ def check_arguments(recipe: Recipe) -> None:
         raise RecipeError(
             f"Recipe {recipe.name!r} must give 'lora.r' a number and 'lora.target_modules' a list of names."
         )
+    if recipe.tracking != "none" and importlib.util.find_spec(recipe.tracking) is None:
+        raise RecipeError(f"Recipe {recipe.name!r} has tracking {recipe.tracking!r}: pip install {recipe.tracking}.")
+    if recipe.launcher:
+        launch.configuration(recipe.launcher)
     for block, config in (("grpo", grpo_config), ("warm_start", sft_config)):
         try:
             config(recipe, Path("unused"))
@@ -244,23 +261,28 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     examples = tasks.examples(recipe)[: recipe.prompt.shots]
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
+    partial = folder.with_name(f"{runs.WARM_START}.partial")
+    if launch.is_main():
+        shutil.rmtree(partial, ignore_errors=True)
+    config = sft_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
     base = policy.load(recipe.model)
     set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
     trainer = SFTTrainer(
         model=base.model,
         processing_class=base.tokenizer,
-        args=sft_config(recipe, run),
+        args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts, "completion": answers}),
         peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)],
+        callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if launch.is_main() else [],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    partial = folder.with_name(f"{runs.WARM_START}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     trainer.save_model(str(partial))
-    runs.seal(partial)
-    partial.rename(folder)
+    trainer.accelerator.wait_for_everyone()
+    if launch.is_main():
+        runs.seal(partial)
+        partial.rename(folder)
+    trainer.accelerator.wait_for_everyone()
     return folder
 
 
@@ -268,38 +290,47 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
 def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
     """Trains the recipe's policy with GRPO, from its last complete checkpoint, its warm start, or a fresh adapter.
 
+    Where the recipe asks for several processes or for Unsloth, they are started here, and print their own log.
+
     Args:
         recipe: what to train.
         run: folder of the run, from `runs.start`.
-        on_log: called with every log entry, once per `logging_steps`.
+        on_log: called with every log entry, once per `logging_steps`, when this process trains.
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
 
     Raises:
-        RunError: checkpoints are there that were made with another base, code or data.
+        RunError: checkpoints are there that were made with another base, code or data, or the processes started here
+            failed.
         KeyboardInterrupt: a signal stopped it; all steps that were taken are saved.
     """
-    done = runs.drop_damaged(run)
+    if elsewhere := launch.command(recipe, run):
+        launch.run(elsewhere)
+        return runs.checkpoints(run)
+    done = runs.drop_damaged(run) if launch.is_main() else runs.checkpoints(run)
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return runs.drop_extra(run)
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
-    base = policy.load(recipe.model)
+    config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
+    memory.warn_if_short(recipe)
+    unsloth = recipe.model.engine == "unsloth"
+    base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
     functions, _ = reward_functions(recipe, stop_on_fault=True)
-    stop = StopOnSignal()
+    stop, log = StopOnSignal(), TrainingLog(run / "training_log.jsonl", on_log)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(
         model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
         processing_class=base.tokenizer,
-        args=grpo_config(recipe, run),
+        args=config,
         train_dataset=training_set(recipe, run),
         reward_funcs=functions,  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
-        peft_config=None if start else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[TrainingLog(run / "training_log.jsonl", on_log), SignalGuard(), stop, SealCheckpoints()],
+        peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
+        callbacks=[stop, *([log, SignalGuard(), SealCheckpoints()] if launch.is_main() else [])],
     )
     trainer.remove_callback(PrinterCallback)
     try:

@@ -4,7 +4,6 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -24,20 +23,26 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A folder with a random model of one layer, which writes nonsense fast, and the embedded model's tokenizer."""
+    """A folder with a small random model and a real tokenizer. Its completions end after a few tokens or not at all."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from grpo_utils import policy
     from grpo_utils.recipes import Model
 
+    folder = tmp_path_factory.mktemp("tiny") / "model"
     tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    sizes: Any = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, **sizes))
-    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip
+    # all tokens are about as likely, 1 in 49,152, except the end: in some contexts it is far more likely, in some less
+    model.lm_head.weight.data[tokenizer.eos_token_id] *= 60
+    model.save_pretrained(folder)
     return folder
 
 

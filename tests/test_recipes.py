@@ -1,6 +1,7 @@
 """Recipes: what ships is valid, and what is wrong is named with its nearest right spelling."""
 
 import pytest
+from peft import LoraConfig
 
 from grpo_utils import recipes, training
 from grpo_utils.recipes import RecipeError
@@ -13,6 +14,9 @@ def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     config = training.grpo_config(recipe, tmp_path)
     assert config.max_steps == recipe.grpo["max_steps"]
     assert config.reward_weights == list(recipe.rewards.values())
+    assert LoraConfig(**recipe.lora).r == recipe.lora["r"]
+    functions, _ = training.reward_functions(recipe)
+    assert [function.__name__ for function in functions] == list(recipe.rewards)
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -40,7 +40,8 @@ class Sandbox:
     """Runs untrusted Python against asserts and judges it by the values it returns.
 
     Args:
-        workers: processes that run checks at the same time; default: one per core that this process may use.
+        workers: processes that run checks at the same time; default: one per core that this process may use,
+            divided by the processes of a distributed run on this machine.
         timeout: seconds per check, on a clock that stands while the candidate waits for a core. Ten times as
             many seconds of wall-clock time end a check in any case.
         memory_mb: address space of a candidate, in MiB.
@@ -72,7 +73,9 @@ class Sandbox:
         if without is None:
             without = [name for name in os.environ.get("GRPO_SANDBOX_WITHOUT", "").split(",") if name]
         self.timeout = timeout
-        self._size = workers or len(os.sched_getaffinity(0))
+        # a launcher of distributed training runs several processes on this machine, each with a sandbox of its own
+        shares = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._size = workers or max(1, len(os.sched_getaffinity(0)) // shares)
         self._config: dict[str, Any] = {"memory_mb": memory_mb, "without": list(without)}
         self._closed = False
         self._fill()

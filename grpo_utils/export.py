@@ -1,0 +1,123 @@
+"""A checkpoint -> a model that others can load: the adapter merged into the weights, with a model card beside them.
+
+`python -m grpo_utils.export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
+`outputs/cpu-code/export/`; with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model.
+llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from httpx import HTTPError
+from huggingface_hub import HfApi, ModelCard, ModelCardData
+from peft import PeftModel
+
+from grpo_utils import commands, policy, results, runs, tasks
+from grpo_utils.errors import UserError
+from grpo_utils.recipes import Recipe
+
+
+def merge(recipe: Recipe, run: Path, checkpoint: str) -> Path:
+    """Adds a checkpoint's adapter to the weights of its base, and saves model, tokenizer and card.
+
+    The merged weights have the recipe's `dtype`, also where training held the base in 4 bits.
+
+    Args:
+        recipe: what was trained.
+        run: folder of the run.
+        checkpoint: name of a folder in `run/checkpoints`.
+
+    Returns:
+        The folder `run/export/<checkpoint>`, which `from_pretrained` and a recipe's `model.name` take.
+
+    Raises:
+        RunError: there is no such checkpoint.
+        ModelError: the base cannot be loaded.
+    """
+    adapter = runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
+    base = policy.load(recipe.model.model_copy(update={"load_in_4bit": False}))
+    merged = PeftModel.from_pretrained(base.model, adapter).merge_and_unload()
+    folder = run / "export" / checkpoint
+    partial = folder.with_name(f"{checkpoint}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    merged.save_pretrained(partial)
+    base.tokenizer.save_pretrained(partial)
+    card(recipe, run, checkpoint).save(partial / "README.md")
+    shutil.rmtree(folder, ignore_errors=True)
+    return partial.rename(folder)
+
+
+def card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
+    """Returns the model card: what it is, how it was measured, and the recipe that makes it again.
+
+    The evaluation table is the one of notebook 05, and only where it is about this checkpoint.
+    """
+    known = recipe.model.name not in policy.EMBEDDED and not Path(recipe.model.name).exists()
+    metadata = ModelCardData(
+        base_model=recipe.model.name if known else None,
+        datasets=[tasks.HUB[recipe.dataset.name][0]] if recipe.dataset.name in tasks.HUB else None,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["grpo", "trl"],
+    )
+    table = run / "results.md"
+    measured = table.read_text(encoding="utf-8") if table.is_file() else ""
+    if not measured.startswith(f"{checkpoint} ("):
+        measured = "This checkpoint was not measured on the test split."
+    versions = json.loads((run / "environment.json").read_text(encoding="utf-8"))["packages"]
+    sections = [
+        f"---\n{metadata.to_yaml()}\n---",
+        f"# {recipe.name}, {checkpoint}",
+        f"`{recipe.model.name}` after GRPO on {recipe.dataset.name!r} with LoRA, merged. Its system prompt:",
+        f"```text\n{recipe.prompt.system}\n```",
+        f"## Evaluation\n\n{measured.strip()}",
+        "Programs that it writes are untrusted: run them in a sandbox. One training seed is one draw.",
+        f"## Recipe\n\nMade with {', '.join(f'{name} {version}' for name, version in versions.items())}.",
+        f"```yaml\n{recipe.to_yaml()}```",
+    ]
+    return ModelCard("\n\n".join(sections) + "\n")
+
+
+def push(folder: Path, name: str) -> str:
+    """Uploads an exported model to the hub, into a private repository that is made if need be, and returns its address.
+
+    Args:
+        folder: from `merge`.
+        name: `user/model`.
+
+    Raises:
+        UserError: the hub refused, or cannot be reached.
+    """
+    hub = HfApi()
+    try:
+        address = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder)
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name} cannot be pushed ({type(error).__name__}): log in with `hf auth login` and a token that may write."
+        ) from error
+    return str(address)
+
+
+def main() -> None:
+    """Merges a checkpoint into its base, writes the model with its card, and pushes it to the hub when asked."""
+    parser = argparse.ArgumentParser(prog="python -m grpo_utils.export", description=main.__doc__)
+    commands.add_arguments(parser)
+    parser.add_argument("--checkpoint", help="folder in checkpoints/ (default: the one chosen on validation)")
+    parser.add_argument("--push", metavar="USER/MODEL", help="upload it to this repository, private at first")
+    arguments = parser.parse_args()
+    recipe = commands.recipe_of(arguments)
+    run = runs.outputs() / recipe.name
+    if not arguments.checkpoint:
+        runs.need(run / "results.csv", "05_checkpoint_evaluation")
+    chosen = arguments.checkpoint or results.choose(results.load_records(run), recipe.prompt.shots)
+    folder = merge(recipe, run, chosen)
+    print(f"{folder}: use it as model.name, or with transformers' from_pretrained")
+    if arguments.push:
+        print(push(folder, arguments.push))
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,78 @@
+"""Training in processes of its own: several of them, by `accelerate launch`, or one that imports Unsloth before TRL.
+
+`training.train` comes here when the recipe asks for it, so a notebook starts either in the same way as any other run.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from grpo_utils.errors import nearest
+from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.runs import RunError, lock_descriptors
+
+FOLDER = Path(__file__).parent / "launchers"
+LAUNCHED = "GRPO_LAUNCHED"  # set in the processes that this module starts
+
+
+def is_main() -> bool:
+    """Whether this is the first, or the only, process of a run: the one that writes files."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def command(recipe: Recipe, run: Path) -> list[str] | None:
+    """Returns the command that trains the recipe in processes of its own, or None when this process can do it.
+
+    Args:
+        recipe: its `launcher` and `model.engine` decide.
+        run: folder of the run, whose `recipe.yaml` the new processes read.
+
+    Raises:
+        RecipeError: there is no such launcher.
+    """
+    if LAUNCHED in os.environ or "LOCAL_RANK" in os.environ:  # the second is set by accelerate and torchrun
+        return None
+    arguments = ["--recipe", str(run / "recipe.yaml")]
+    if recipe.launcher:
+        launcher = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(recipe.launcher))]
+        return [sys.executable, *launcher, "-m", "grpo_utils.training", *arguments]
+    if recipe.model.engine == "unsloth":
+        return [sys.executable, "-m", "grpo_utils.unsloth_training", *arguments]
+    return None
+
+
+def configuration(name: str) -> Path:
+    """Returns the file that configures `accelerate launch`: one in `launchers/`, or any path that ends in `.yaml`.
+
+    Raises:
+        RecipeError: there is no such file.
+
+    Example:
+    ```python
+    >>> configuration("zero2").name
+    'zero2.yaml'
+
+    ```
+    """
+    path = Path(name).absolute() if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        known = sorted(one.stem for one in FOLDER.glob("*.yaml"))
+        raise RecipeError(f"There is no launcher {name!r}{nearest(name, known)}; launchers: {', '.join(known)}.")
+    return path
+
+
+def run(command: list[str]) -> None:
+    """Runs a command and prints what it prints, line by line: a notebook does not show a child's own output.
+
+    Raises:
+        RunError: it failed.
+    """
+    environment = os.environ | {LAUNCHED: "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=environment, pass_fds=lock_descriptors(), **pipes) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+    if process.returncode:
+        raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")

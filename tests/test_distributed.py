@@ -1,0 +1,71 @@
+"""Training in several processes on a CPU: two of them learn what one learns, and DeepSpeed ZeRO-2 takes its steps."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from grpo_utils import launch, recipes, runs, training
+from grpo_utils.tasks import ROOT
+
+
+def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tuple[recipes.Recipe, Path]:
+    """A run of two steps on eight completions each, of a small random model, rewarded for short completions.
+
+    In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter.
+    With plain SGD: the first step of AdamW is the sign of the gradient, which rounding decides where it is almost zero.
+    """
+    settings = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
+    settings |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
+    settings |= {"grpo.per_device_train_batch_size": per_device, "evaluation.samples.test": {0: 1}}
+    settings |= {"grpo.temperature": 1.0, "grpo.max_completion_length": 24, "grpo.optim": optimiser}
+    recipe = recipes.load("smoke-code", settings | {"grpo.learning_rate": 1.0 if optimiser == "sgd" else 1e-3})
+    return recipe, runs.start(recipe)
+
+
+def train_in_two_processes(launcher: str, run: Path) -> None:
+    """Trains a run's recipe with a launcher that ships, on the CPU instead of GPUs."""
+    configuration = str(launch.configuration(launcher))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", configuration]
+    command += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
+    done = subprocess.run(
+        [*command, "-m", "grpo_utils.training", "--recipe", str(run / "recipe.yaml")],
+        cwd=ROOT, env=os.environ | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+def test_two_processes_learn_what_one_learns(tiny_model):
+    """The same eight completions a step, eight in one process or four in each of two, which exchange gradients by gloo.
+
+    Every completion has a seed of its own, made from its place in the step, so both write the same completions; the
+    second step starts from the weights of the first, so it also shows that the processes stay in step.
+    """
+    recipe, one = start("one", tiny_model, 8)
+    training.train(recipe, one)
+    _, two = start("two", tiny_model, 4)
+    train_in_two_processes("ddp", two)
+    logs = [
+        [entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry] for run in (one, two)
+    ]
+    for expected, found in zip(*logs, strict=True):
+        assert expected["reward_std"] > 0.0, "all completions are equally good: the comparison shows nothing"
+        assert expected["grad_norm"] > 0.0
+        for key in ("step", "reward", "reward_std", "completions/mean_length", "loss", "grad_norm"):
+            assert found[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
+    weights = [load_file(runs.checkpoints(run)[-1] / "adapter_model.safetensors") for run in (one, two)]
+    for name, tensor in weights[0].items():
+        assert tensor.norm() > 0.0
+        assert (tensor - weights[1][name]).norm() <= 1e-4 * tensor.norm(), name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")
+def test_deepspeed_zero_2_takes_two_steps(tiny_model):
+    _, run = start("zero", tiny_model, 4, "adamw_torch")
+    train_in_two_processes("zero2", run)
+    assert [folder.name for folder in runs.checkpoints(run)] == ["checkpoint-1", "checkpoint-2"]

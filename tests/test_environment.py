@@ -1,0 +1,74 @@
+"""The environments: locks agree with pyproject.toml and each other, and know every argument of every recipe."""
+
+import importlib.metadata
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from grpo_utils import recipes, unsloth_training
+from grpo_utils.tasks import ROOT
+
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+GPU_LOCKS = [path for path in LOCKS if path.name.startswith("gpu-")]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+UNSLOTH = json.loads((Path(__file__).parent / "data" / "unsloth_arguments.json").read_text())
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """Name -> version of requirements, each of which must be pinned to exactly one version."""
+    found = {}
+    for line in lines:
+        requirement = Requirement(line)
+        (one,) = requirement.specifier
+        assert one.operator == "==", line
+        found[canonicalize_name(requirement.name)] = one.version
+    return found
+
+
+def read(path: Path) -> dict[str, str]:
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    return pins([line for line in lines if line and not line.startswith("#")])
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_pins_every_direct_dependency_as_pyproject_does(path):
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["dev"], *extras["gpu" if path in GPU_LOCKS else "cpu"]]
+    locked = read(path)
+    assert {name: locked.get(name) for name in pins(wanted)} == pins(wanted)
+
+
+def test_there_is_a_gpu_lock_for_every_python_and_all_share_the_versions_that_results_depend_on():
+    assert [path.stem for path in GPU_LOCKS] == ["gpu-py311", "gpu-py312", "gpu-py313"]
+    locked = [read(path) for path in GPU_LOCKS]
+    for name in ("torch", "triton", "transformers", "trl", "peft", "vllm", "unsloth", "unsloth-zoo", "bitsandbytes"):
+        assert len({versions[name] for versions in locked}) == 1, name
+
+
+def test_the_conda_environment_installs_the_lock_of_its_own_python():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    text = json.dumps(environment["dependencies"])
+    (python,) = re.findall(r"python=3\.(\d+)", text)
+    assert re.findall(r"--requirement (\S+\.lock)", text) == [f"requirements/gpu-py3{python}.lock"]
+
+
+def test_recipes_are_checked_against_the_versions_that_the_locks_pin():
+    """What `training.check_arguments` finds in the installed TRL and PEFT then also holds for a GPU environment."""
+    locked = read(GPU_LOCKS[0])
+    for name in ("trl", "peft", "transformers", "accelerate"):
+        assert importlib.metadata.version(name) == locked[name]
+    assert UNSLOTH["version"] == locked["unsloth"]
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if recipes.load(name).model.engine == "unsloth"])
+def test_every_argument_for_unsloth_exists_in_its_pinned_version(name):
+    loading, adapting = unsloth_training.arguments(recipes.load(name))
+    assert set(loading) <= set(UNSLOTH["from_pretrained"])
+    assert set(adapting) <= set(UNSLOTH["get_peft_model"])
+    assert loading["max_seq_length"] > recipes.load(name).grpo["max_completion_length"]

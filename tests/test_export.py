@@ -1,0 +1,65 @@
+"""Export: the merged model answers as base and adapter do, and its card carries the right table or none."""
+
+import json
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
+
+from grpo_utils import export, policy, recipes, runs
+from grpo_utils.errors import UserError
+
+
+@pytest.fixture
+def trained(tiny_model):
+    """A run with one random adapter of the tiny model."""
+    recipe = recipes.load("smoke-code", {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny"})
+    run = runs.start(recipe)
+    adapted = get_peft_model(policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
+    adapted.save_pretrained(run / "checkpoints" / "checkpoint-2")
+    return recipe, run
+
+
+def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
+    recipe, run = trained
+    folder = export.merge(recipe, run, "checkpoint-2")
+    base, merged = policy.load(recipe.model), policy.load(recipe.model.model_copy(update={"name": str(folder)}))
+    tokens = torch.arange(100, 120)[None]
+    with torch.inference_mode():
+        before, after = base.model(tokens).logits, merged.model(tokens).logits
+        with policy.adapted(base, run / "checkpoints" / "checkpoint-2") as current:
+            expected = current.model(tokens).logits
+    assert torch.allclose(after, expected, atol=1e-5)
+    assert not torch.allclose(after, before, atol=1e-3)
+
+
+@pytest.mark.parametrize(("checkpoint", "shown"), [("checkpoint-2", True), ("checkpoint-20", False)])
+def test_the_card_shows_the_evaluation_of_its_own_checkpoint_only(trained, checkpoint, shown):
+    recipe, run = trained
+    (run / "results.md").write_text("checkpoint-2 (1-shot, as trained) against the base\n\n| strict | 7.0% |\n")
+    text = str(export.card(recipe, run, checkpoint))
+    assert ("| strict | 7.0% |" in text) == shown
+    assert ("not measured" in text) == (not shown)
+    assert recipe.to_yaml() in text
+    assert ModelCard(text).data.tags == ["grpo", "trl"]
+
+
+def test_a_hub_that_refuses_is_one_sentence(trained, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("no token")
+
+    monkeypatch.setattr(export.HfApi, "create_repo", refuse)
+    with pytest.raises(UserError, match=r"someone/model cannot be pushed .* `hf auth login`"):
+        export.push(trained[1], "someone/model")
+
+
+def test_a_missing_checkpoint_names_the_notebook_that_makes_it(trained):
+    with pytest.raises(runs.RunError, match="run notebook 04_grpo_training first"):
+        export.merge(*trained, "checkpoint-9")
+
+
+def test_the_environment_of_the_run_is_on_the_card(trained):
+    recipe, run = trained
+    torch_version = json.loads((run / "environment.json").read_text())["packages"]["torch"]
+    assert f"torch {torch_version}" in str(export.card(recipe, run, "checkpoint-2"))

@@ -1,0 +1,103 @@
+"""Who trains: this process, one that imports Unsloth first, or several; and what a machine without a GPU is told."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from grpo_utils import launch, recipes, runs
+from grpo_utils.recipes import RecipeError
+from grpo_utils.sandbox import Sandbox
+
+FOR_GPUS = [name for name in recipes.names() if recipes.load(name).without_gpu]
+
+
+@pytest.fixture(autouse=True)
+def not_launched(monkeypatch):
+    for name in (launch.LAUNCHED, "LOCAL_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", FOR_GPUS)
+def test_without_a_gpu_a_gpu_recipe_names_one_that_runs(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    recipe = recipes.load(name)
+    with pytest.raises(runs.RunError, match=rf"needs a GPU.*the recipe '{recipe.without_gpu}'\.$"):
+        runs.start(recipe)
+    assert not (runs.outputs() / recipe.name).exists()
+    assert recipes.load(recipe.without_gpu or "").without_gpu is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runs.start(recipe).is_dir()
+
+
+def test_a_recipe_for_a_cpu_and_plain_trl_trains_in_this_process(tmp_path):
+    assert launch.command(recipes.load("cpu-code"), tmp_path) is None
+    assert launch.command(recipes.load("smollm2-mbpp-gpu"), tmp_path) is None
+
+
+def test_unsloth_gets_a_process_of_its_own_and_several_gpus_get_accelerate(tmp_path):
+    unsloth = launch.command(recipes.load("llama3-8b-mbpp-24gb"), tmp_path)
+    assert unsloth == [sys.executable, "-m", "grpo_utils.unsloth_training", "--recipe", f"{tmp_path}/recipe.yaml"]
+    several = launch.command(recipes.load("llama3-8b-mbpp-multi-gpu"), tmp_path) or []
+    assert several[several.index("--config_file") + 1] == str(launch.FOLDER / "zero2.yaml")
+    assert several[-3:] == ["grpo_utils.training", "--recipe", f"{tmp_path}/recipe.yaml"]
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", launch.LAUNCHED])
+def test_a_process_that_was_launched_launches_nothing(name, tmp_path, monkeypatch):
+    monkeypatch.setenv(name, "0")
+    assert launch.command(recipes.load("llama3-8b-mbpp-multi-gpu"), tmp_path) is None
+
+
+def test_only_the_first_process_is_the_main_one(monkeypatch):
+    assert launch.is_main()
+    monkeypatch.setenv("RANK", "1")
+    assert not launch.is_main()
+
+
+def test_an_unknown_launcher_is_named_with_the_nearest_one():
+    with pytest.raises(RecipeError, match=r"no launcher 'zero_2' \(did you mean 'zero2'\?\)"):
+        launch.configuration("zero_2")
+
+
+@pytest.mark.parametrize("path", sorted(launch.FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_knows_every_key_of_a_launcher(path):
+    """accelerate itself reads the file and would raise on a key that it does not know."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    settings = load_config_from_file(str(path))
+    assert settings.num_processes == yaml.safe_load(path.read_text())["num_processes"]
+
+
+def test_a_launched_command_prints_here_and_its_failure_is_one_sentence(capsys):
+    launch.run([sys.executable, "-c", f"import os; print('launched', os.environ['{launch.LAUNCHED}'])"])
+    assert capsys.readouterr().out == "launched 1\n"
+    with pytest.raises(runs.RunError, match="exit code 3"):
+        launch.run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_unsloth_and_what_it_cannot_do_is_refused():
+    with pytest.raises(RecipeError, match="one process without a warm start"):
+        recipes.load("llama3-8b-mbpp-24gb", {"launcher": "ddp"})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("unsloth") is not None, reason="it is installed")
+def test_unsloth_that_is_not_installed_is_one_sentence():
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo_utils.unsloth_training", "--recipe", "llama3-8b-mbpp-24gb"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: The recipe wants Unsloth")
+
+
+@pytest.mark.parametrize(("processes", "share"), [(1, 4), (2, 2), (8, 1)])
+def test_the_processes_of_one_machine_share_its_cores_among_their_sandboxes(processes, share, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
+    with Sandbox() as sandbox:
+        assert len(sandbox._workers) == share
