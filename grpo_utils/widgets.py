@@ -159,4 +159,5 @@ class Browser(ipywidgets.VBox):
         self.view.value = "" if self.entry.value is None else render(self.entries[self.entry.value])
 
     def _repr_mimebundle_(self, **settings: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**settings), "text/html": page(self.entries)}
+        bundle: Any = super()._repr_mimebundle_(**settings)
+        return {**bundle, "text/html": page(self.entries)}
