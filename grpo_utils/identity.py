@@ -103,12 +103,9 @@ def update_norm(model: torch.nn.Module) -> float:
     ```
     """
     squares = 0.0
-    for module in model.modules():
-        if not isinstance(module, LoraLayer):
-            continue
-        downs: Any = module.lora_A
-        ups: Any = module.lora_B
-        for name in downs:
-            a, b = downs[name].weight.double(), ups[name].weight.double()
-            squares += module.scaling[name] ** 2 * float(((b.T @ b) * (a @ a.T)).sum())
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    for layer in layers:
+        for name, down in layer.lora_A.items():
+            a, b = down.weight.double(), layer.lora_B[name].weight.double()
+            squares += layer.scaling[name] ** 2 * float(((b.T @ b) * (a @ a.T)).sum())
     return math.sqrt(max(squares, 0.0))

@@ -65,7 +65,7 @@ def test_a_begun_answer_is_gone_on_with(tiny_model):
     tokenizer = policy.load_tokenizer(Model(name=str(tiny_model)))
     question = {"role": "user", "content": "1 + 1?"}
     asked, begun = policy.prompt_ids(tokenizer, [[question], [question, {"role": "assistant", "content": "It is"}]])
-    assert tokenizer.decode(begun) == tokenizer.decode(asked) + "It is"
+    assert tokenizer.decode(begun) == f"{tokenizer.decode(asked)}It is"
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_rslora": True}, {"alpha_pattern": {"q_proj": 32}}])

@@ -116,9 +116,8 @@ def test_hidden_given_visible_is_a_share_of_those_that_pass_the_shown_assert(run
     fitted = completion(False) | {"visible": True}
     write_record(run, "base", "validation", [[fitted, fitted, completion(True)], [fitted, fitted, completion(False)]])
     table = results.summarise(results.load_records(run))
-    (row,) = table[(table.checkpoint == "base") & (table.split == "validation")].to_dict("records")
-    assert (row["visible"], row["hidden_given_visible"]) == (3 / 4, 1 / 3)
-    assert row["greedy_visible"] == 1.0
+    row = table[(table.checkpoint == "base") & (table.split == "validation")].iloc[0]
+    assert (row.visible, row.hidden_given_visible, row.greedy_visible) == (3 / 4, 1 / 3, 1.0)
 
 
 def test_an_adapter_that_changes_nothing_is_named(run):
