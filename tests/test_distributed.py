@@ -16,8 +16,8 @@ from grpo_utils.tasks import ROOT
 def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tuple[recipes.Recipe, Path]:
     """A run of two steps on eight completions each, of a small random model, rewarded for short completions.
 
-    In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter. With
-    plain SGD: the first step of AdamW is the sign of the gradient, so rounding decides where a gradient is almost zero.
+    In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter.
+    With plain SGD: AdamW's first step is the sign of the gradient, so rounding decides where that is almost zero.
     """
     settings = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
     settings |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
