@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -33,15 +34,12 @@ def tiny_model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
     tokenizer.save_pretrained(folder)
+    sizes: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends: Any = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-            num_attention_heads=4, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        )
-    )  # fmt: skip
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes, **ends))
     # all tokens are about as likely, 1 in 49,152, except the end: in some contexts it is far more likely, in some less
-    model.lm_head.weight.data[tokenizer.eos_token_id] *= 60
+    model.lm_head.weight.data[ends["eos_token_id"]] *= 60
     model.save_pretrained(folder)
     return folder
 
