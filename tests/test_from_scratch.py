@@ -38,7 +38,7 @@ def chapter(tmp_path_factory) -> dict[str, Any]:
 
 def gaps(chapter: dict[str, Any], ours: dict[str, Any] | None = None, **settings: Any) -> tuple[float, float]:
     """The largest differences in loss and gradient over a training of TRL's, when our side is told `ours`."""
-    given = chapter["Settings"](**settings)
+    given = chapter["Settings"](**{"learning_rate": 1e-3} | settings)
     worst = chapter["gaps"](given, replace(given, **(ours or {})))
     assert worst["gradient"] > 1e-3
     return worst["loss gap"], worst["gradient gap"]
