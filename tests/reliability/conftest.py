@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpo_utils import policy, recipes, runs
+from grpo_utils import runs
 from grpo_utils.tasks import ROOT
 
 REAL = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code"]
@@ -79,25 +77,6 @@ def real(tmp_path_factory) -> Chain:
     done = chain.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     return chain
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
-    """A random policy of one layer with the embedded model's tokenizer: it trains in fractions of a second a step."""
-    recipe = recipes.load("smoke-code")
-    tokenizer = policy.load_tokenizer(recipe.model)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        **sizes,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    folder = tmp_path_factory.mktemp("model")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def tiny_settings(model: Path, steps: int, save: int) -> dict[str, Any]:

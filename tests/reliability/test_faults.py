@@ -191,7 +191,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
         "import signal, os; from grpo_utils import commands; commands.run(lambda: os.kill(os.getpid(), signal.SIGINT))"
     )
     ignoring = Chain(["sh", "-c", f"trap '' INT; exec python -c '{code}'"], tmp_path)
-    assert ignoring.finish(PATH=f"{os.path.dirname(os.sys.executable)}:{os.environ['PATH']}").returncode == 0
+    assert ignoring.finish(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}").returncode == 0
 
 
 def test_forcing_forgets_all_but_the_lock(tmp_path):
