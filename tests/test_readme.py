@@ -28,7 +28,7 @@ SIDES = {  # first column of a row -> checkpoint and shots before and after
     "3-shot": (("base", "3"), (TRAINED, "0")),
 }
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-LINES = [shlex.split(line, comments=True) for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
+LINES = [shlex.split(line, comments=True) for kind, block in BLOCKS if kind == "bash" for line in block.replace("\\\n", "").splitlines()]
 
 
 @pytest.fixture(scope="module")
