@@ -62,7 +62,7 @@ def embed(texts: Sequence[str]) -> np.ndarray:
 
     ```
     """
-    key = hashlib.sha256(json.dumps([MODEL, *texts]).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([MODEL, MAX_TOKENS, *texts]).encode()).hexdigest()
     kept = runs.cache() / "embeddings" / f"{key}.npy"
     if not kept.is_file():
         vectors = _encode(texts)
