@@ -66,13 +66,13 @@ def assert_loads_or_is_one_sentence(load: Callable[[], recipes.Recipe]) -> None:
     assert "\n" not in sentence
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS | st.text(max_size=12), VALUES, max_size=3))
 def test_no_override_raises_anything_but_a_recipe_error(overrides):
     assert_loads_or_is_one_sentence(lambda: recipes.load("smoke-code", overrides))
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=40) | st.sampled_from(["2001-99-99", "[" * 5000, "!!int x", "1" * 5000]))
 def test_no_value_on_the_command_line_raises_anything_but_a_recipe_error(value):
     options = argparse.Namespace(set=[f"seed={value}"], run=None, recipe="smoke-code")
