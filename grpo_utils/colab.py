@@ -1,7 +1,6 @@
 """Setting up a notebook on Google Colab or Kaggle; anywhere else this does nothing.
 
-It runs before anything is installed, so it needs the standard library alone. `CELL` is the first code cell of every
-notebook: it fetches the repository where only the notebook was opened.
+It runs before anything is installed, so it needs the standard library alone. The README has the cell that calls it.
 """
 
 import importlib.metadata
@@ -15,18 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COLAB, KAGGLE = "COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"  # what the two set in every kernel
 DRIVE = "/content/drive"
-CELL = """\
-import os
-
-if "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
-    if not os.path.isdir("grpo_utils"):
-        if not os.path.isdir("grpo"):
-            !git clone --depth 1 {repository} grpo
-        os.chdir("grpo")
-    from grpo_utils import colab
-
-    colab.setup(keep_on_drive=False)  # True: outputs go to your Google Drive and outlive the session
-"""
 
 
 def setup(keep_on_drive: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The README is true: its numbers are those of the results files, and its commands and examples run."""
 
+import argparse
 import csv
 import importlib
 import itertools
@@ -28,7 +29,12 @@ SIDES = {  # first column of a row -> checkpoint and shots before and after
     "3-shot": (("base", "3"), (TRAINED, "0")),
 }
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-LINES = [shlex.split(line, comments=True) for kind, block in BLOCKS if kind == "bash" for line in block.replace("\\\n", "").splitlines()]
+LINES = [
+    shlex.split(line, comments=True)
+    for kind, block in BLOCKS
+    if kind == "bash"
+    for line in block.replace("\\\n", "").splitlines()
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +68,30 @@ def test_the_differences_in_the_prose_stand_in_the_tables():
 
 def test_the_readme_has_commands_and_examples():
     programs = {line[0] for line in LINES if line}
-    assert programs == {"make", "papermill", "python"}
-    assert [kind for kind, _ in BLOCKS].count("python") == 2
+    assert programs == {"make", "papermill", "python", "conda", "uv"}
+    assert [kind for kind, _ in BLOCKS].count("python") == 3
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line[:2] == ["python", "-m"]], ids=" ".join)
+COMMANDS = [line for line in LINES if line[:2] == ["python", "-m"]]
+ON_A_CHECKPOINT = {f"grpo_utils.{name}" for name in ("evaluation", "comparability", "export", "memory")}
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line[2] in ON_A_CHECKPOINT], ids=" ".join)
+def test_a_command_has_the_options_that_its_program_knows(line, monkeypatch):
+    class Parsed(Exception):
+        pass
+
+    def stop(parser, *rest, parse=argparse.ArgumentParser.parse_args):
+        parse(parser, *rest)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    monkeypatch.setattr(sys, "argv", line[2:])
+    with pytest.raises(Parsed):
+        importlib.import_module(line[2]).main()
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line[2] not in ON_A_CHECKPOINT], ids=" ".join)
 def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, capsys):
     """The whole command line, the recipe and the trainer's arguments are real; only the hours of work are not done."""
     started: list[Recipe | str] = []
@@ -77,7 +102,7 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
     module = line[2].removeprefix("grpo_utils.")
-    importlib.import_module(f"{line[2]}.__main__" if module == "sandbox" else line[2]).main()
+    importlib.import_module(f"{line[2]}.__main__" if module in ("sandbox", "tasks") else line[2]).main()
     assert len(started) == (module != "sandbox")
     assert "error" not in capsys.readouterr().err
 

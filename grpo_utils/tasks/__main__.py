@@ -24,4 +24,5 @@ def main() -> None:
         print(json.dumps(asdict(task)))
 
 
-commands.run(main)
+if __name__ == "__main__":
+    commands.run(main)
