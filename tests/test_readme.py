@@ -11,7 +11,7 @@ import sys
 import papermill
 import pytest
 
-from grpo_utils import reproduce, rewards, tasks, training, verify
+from grpo_utils import reproduce, rewards, runs, tasks, training, verify
 from grpo_utils.recipes import Recipe
 from grpo_utils.rewards import reward, texts
 from grpo_utils.sandbox import Check
@@ -98,6 +98,7 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(reproduce, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
     monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
     monkeypatch.setattr(tasks, "download", started.append)
+    monkeypatch.setattr(runs, "need_gpu", lambda recipe: None)
     monkeypatch.setattr(verify, "verify", lambda recipe, *rest: started.append(recipe) or [])
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
