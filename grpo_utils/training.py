@@ -308,10 +308,11 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     if elsewhere := launch.command(recipe, run):
         launch.run(elsewhere)
         return runs.checkpoints(run)
-    done = runs.drop_damaged(run) if launch.is_main() else runs.checkpoints(run)
+    main = launch.is_main()  # of several processes this one alone removes files
+    done = runs.drop_damaged(run) if main else runs.checkpoints(run)
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
-        return runs.drop_extra(run)
+        return runs.drop_extra(run) if main else done
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
@@ -330,7 +331,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         reward_funcs=functions,  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[stop, *([log, SignalGuard(), SealCheckpoints()] if launch.is_main() else [])],
+        callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],
     )
     trainer.remove_callback(PrinterCallback)
     try:
@@ -339,7 +340,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         stop.restore()
     if stop.asked and trainer.state.global_step < recipe.grpo["max_steps"]:
         raise KeyboardInterrupt
-    return runs.drop_extra(run)
+    return runs.drop_extra(run) if main else runs.checkpoints(run)
 
 
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
