@@ -16,7 +16,6 @@ from typing import Any
 
 from grpo_utils.recipes import Dataset, Recipe, Split
 
-from . import generated
 from .code import CodeTask, human_eval
 from .maths import MathsTask
 from .task import DataError, Task
@@ -112,8 +111,7 @@ def _read(name: str, split: str) -> list[Task]:
         path = folder / name / f"{split}.jsonl"
         if path.is_file():
             return read_jsonl(path)
-    rows = generated.rows(split) if name == generated.NAME else _from_hub(name, split)
-    return [_task(row, i, f"row {i} of {name}") for i, row in enumerate(rows)]
+    return [_task(row, i, f"row {i} of {name}") for i, row in enumerate(_from_hub(name, split))]
 
 
 def folders() -> list[Path]:
@@ -156,7 +154,7 @@ def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
     if name not in HUB:
         raise DataError(
             f"There is no data set {name!r}: put {split}.jsonl into {ROOT / 'data' / name} or name its parent folder "
-            f"in GRPO_DATA_DIR; {generated.NAME} and human-eval come with packages, {', '.join(HUB)} from the hub."
+            f"in GRPO_DATA_DIR; human-eval comes with a package, {', '.join(HUB)} from the hub."
         )
     import datasets
 
