@@ -30,9 +30,11 @@ def setup(keep_on_drive: bool = False) -> None:
     lock = lock_file()
     if not is_installed(lock):
         print(f"installing {lock.name}, once per machine: some minutes")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        subprocess.run([*pip, "--requirement", str(lock)], check=True)
-        subprocess.run([*pip, "--no-build-isolation", "--editable", str(ROOT)], check=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+        if lock.name == "cpu.lock":  # as in the Makefile: which build of torch it is decides what it depends on
+            subprocess.run([*pip, "--constraint", str(lock), "torch"], check=True)
+        subprocess.run([*pip, "--no-deps", "--requirement", str(lock)], check=True)
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], check=True)
         raise SystemExit(
             "Installed. This kernel still holds the packages that it began with: restart it (Runtime > Restart "
             "session; on Kaggle Run > Restart), then run the notebook from its top."

@@ -49,7 +49,7 @@ from grpo_utils.extractors import FENCE, extract_hash_answer
 from grpo_utils.recipes import Recipe
 from grpo_utils.sandbox import Check, Sandbox
 from grpo_utils.statistics import wilson
-from grpo_utils.tasks import CodeTask, Message
+from grpo_utils.tasks import CodeTask, MathsTask, Message
 
 MAX_NEW_TOKENS = 256
 SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
@@ -232,7 +232,7 @@ def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any],
         limit: only the first so many documents; None for all of them.
 
     Returns:
-        `tasks.CodeTask` for MBPP, rows with "question" and "answer" for GSM8K; and the chats.
+        `tasks.CodeTask` for MBPP, `tasks.MathsTask` for GSM8K; and the chats.
 
     Raises:
         DataError: the data set is not there, or the worked examples of GSM8K are not.
@@ -240,16 +240,9 @@ def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any],
     if task == "mbpp_instruct":
         documents, shown = mbpp("test")[:limit], mbpp_examples(shots)
         return documents, [mbpp_messages(document, shown) for document in documents]
-    documents, examples = _gsm8k()[:limit], gsm8k_examples(shots) if shots else []
-    return documents, [gsm8k_messages(document["question"], examples) for document in documents]
-
-
-def _gsm8k() -> list[dict[str, str]]:
-    for folder in tasks.folders():
-        path = folder / "gsm8k" / "test.jsonl"
-        if path.is_file():
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    raise tasks.DataError("GSM8K is not on disk: run `python -m grpo_utils.tasks download gsm8k`.")
+    documents = [task for task in tasks.load("gsm8k", "test") if isinstance(task, MathsTask)][:limit]
+    examples = gsm8k_examples(shots) if shots else []
+    return documents, [gsm8k_messages(document.text, examples) for document in documents]
 
 
 def scores(task: str, documents: Sequence[Any], completions: Sequence[str], sandbox: Sandbox) -> dict[str, list[bool]]:
@@ -269,11 +262,12 @@ def scores(task: str, documents: Sequence[Any], completions: Sequence[str], sand
         checks = [mbpp_check(document, completion) for document, completion in pairs]
         return {"pass_at_1": [verdict.ok for verdict in rewards.judge(checks, sandbox)]}
     return {
-        name: [gsm8k_correct(cut(text, GSM8K_STOPS), document["answer"], is_strict) for document, text in pairs]
+        name: [gsm8k_correct(cut(text, GSM8K_STOPS), f"#### {document.answer}", is_strict) for document, text in pairs]
         for name, is_strict in (("strict-match", True), ("flexible-extract", False))
     }
 
 
+@runs.writes_alone
 def measure(
     recipe: Recipe, run: Path, checkpoint: str, task: str, shots: int, limit: int | None = None
 ) -> tuple[Path, dict[str, list[bool]]]:
@@ -297,7 +291,7 @@ def measure(
 
     adapter = None if checkpoint == "base" else runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
     base = identity.of_base(recipe.model)
-    settings = {"task": task, "shots": shots, "checkpoint": checkpoint, **base}
+    settings = {"task": task, "shots": shots, "limit": limit, "checkpoint": checkpoint, **base}
     settings["adapter_sha256"] = identity.of_adapter(adapter, base)
     documents, chats = prompts(task, shots, limit)
     with policy.adapted(policy.load(recipe.model), adapter) as current, Sandbox() as sandbox:
@@ -311,7 +305,8 @@ def measure(
         )
         texts = [completion.text for completion in completions]
         found = scores(task, documents, texts, sandbox)
-    path = run / "comparability" / f"{task}.{checkpoint}.{shots}shot.json"
+    part = f".first{limit}" if limit else ""
+    path = run / "comparability" / f"{task}.{checkpoint}.{shots}shot{part}.json"
     record = {"settings": settings, "completions": texts, "scores": found}
     runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
     return path, found

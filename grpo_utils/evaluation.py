@@ -283,9 +283,11 @@ def main() -> None:
     split = "test" if arguments.dataset else arguments.split
     if split == "test" and not arguments.checkpoint:
         raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
-    if arguments.max_new_tokens:
+    if arguments.max_new_tokens is not None:
         if not arguments.dataset:
             raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")
+        if arguments.max_new_tokens < 1:
+            raise runs.RunError(f"--max-new-tokens must be at least 1, not {arguments.max_new_tokens}.")
         limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
         recipe = recipe.model_copy(update={"evaluation": limit})
     names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]

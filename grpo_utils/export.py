@@ -6,7 +6,6 @@ llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file 
 """
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from peft import PeftModel
 
-from grpo_utils import commands, policy, results, runs, tasks
+from grpo_utils import commands, identity, policy, results, runs, tasks
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Recipe
 
@@ -34,9 +33,10 @@ def merge(recipe: Recipe, run: Path, checkpoint: str) -> Path:
 
     Raises:
         RunError: there is no such checkpoint.
-        ModelError: the base cannot be loaded.
+        ModelError: the base cannot be loaded, or is not the one that the adapter was trained on.
     """
     adapter = runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
+    identity.of_adapter(adapter, identity.of_base(recipe.model))
     base = policy.load(recipe.model.model_copy(update={"load_in_4bit": False}))
     merged = PeftModel.from_pretrained(base.model, adapter).merge_and_unload()
     folder = run / "export" / checkpoint
@@ -66,7 +66,7 @@ def card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
     measured = table.read_text(encoding="utf-8") if table.is_file() else ""
     if not measured.startswith(f"{checkpoint} ("):
         measured = "This checkpoint was not measured on the test split."
-    versions = json.loads((run / "environment.json").read_text(encoding="utf-8"))["packages"]
+    versions = runs.read_json(run / "environment.json")["packages"]
     sections = [
         f"---\n{metadata.to_yaml()}\n---",
         f"# {recipe.name}, {checkpoint}",

@@ -17,11 +17,6 @@ FOLDER = Path(__file__).parent / "launchers"
 LAUNCHED = "GRPO_LAUNCHED"  # set in the processes that this module starts
 
 
-def is_main() -> bool:
-    """Whether this is the first, or the only, process of a run: the one that writes files."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def command(recipe: Recipe, run: Path) -> list[str] | None:
     """Returns the command that trains the recipe in processes of its own, or None when this process can do it.
 
@@ -70,9 +65,22 @@ def run(command: list[str]) -> None:
         RunError: it failed.
     """
     environment = os.environ | {LAUNCHED: "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, env=environment, pass_fds=lock_descriptors(), **pipes) as process:
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    own: dict[str, Any] = {
+        "pass_fds": lock_descriptors(),
+        "start_new_session": True,
+    }  # a signal comes once, from here
+    with subprocess.Popen(command, env=environment, **pipes, **own) as process:
+        try:
+            _show(process)
+        except KeyboardInterrupt:
+            process.terminate()
+            _show(process)  # until the step is saved
+            raise
     if process.returncode:
         raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")
+
+
+def _show(process: "subprocess.Popen[str]") -> None:
+    for line in process.stdout or ():
+        print(line, end="", flush=True)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -96,6 +97,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
         raise NotebookError(f"{path.name} declares no parameter {sorted(undeclared)[0]!r} in its parameters cell.")
     executed = run / "notebooks" / path.name
     executed.parent.mkdir(exist_ok=True)
+    sockets = tempfile.TemporaryDirectory(prefix="grpo-")  # a folder of this user's alone, and of this kernel's
     try:
         papermill.execute_notebook(
             str(path),
@@ -105,7 +107,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             kernel_name="python3",
             progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
             kernel_manager_class=LockedKernel,
-            config=Config(KernelManager=KERNEL),
+            config=Config(KernelManager=KERNEL | {"ip": f"{sockets.name}/kernel"}),
             extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped
         )
     except (DeadKernelError, NoSuchKernel) as error:
@@ -113,6 +115,8 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
     except PapermillExecutionError as error:
         last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
         raise NotebookError(f"{path.stem}, cell {error.exec_count}: {error.ename}: {last} (see {executed})") from error
+    finally:
+        sockets.cleanup()
 
 
 def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], forced: bool) -> dict[str, float | None]:
@@ -161,7 +165,7 @@ def choose(only: str | None, first: str | None, further: bool = False) -> list[P
     if number is None:
         return chain if further else chain[:CHAPTERS]
     starts = (
-        [i for i, path in enumerate(chain) if path.name.startswith(f"{int(number):02d}_")] if number.isdigit() else []
+        [i for i, path in enumerate(chain) if path.name.startswith(f"{int(number):02d}_")] if number.isdecimal() else []
     )
     if not starts:
         raise NotebookError(f"There is no notebook {number!r}; there are {', '.join(path.stem for path in chain)}.")

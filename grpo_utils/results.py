@@ -40,10 +40,12 @@ def load_records(run: Path) -> pd.DataFrame:
             key["update_norm"] = record["update_norm"]
             for task in record["tasks"]:
                 owner = {"task_id": task["task_id"], "grade": task["grade"]}
-                rows += [key | owner | {"sample": i} | one for i, one in enumerate(task["completions"], start=-1)]
-        except (LookupError, TypeError) as error:
+                for i, one in enumerate(task["completions"], start=-1):
+                    visible = math.nan if one["visible"] is None else float(one["visible"])  # no assert was shown
+                    rows.append(key | owner | {"sample": i} | one | {"visible": visible})
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise runs.damaged(path, error) from error
-    return pd.DataFrame(rows).astype({"visible": float})  # None where the prompt showed no assert
+    return pd.DataFrame(rows)
 
 
 def step_of(checkpoint: str) -> int:

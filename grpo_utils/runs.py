@@ -142,6 +142,11 @@ def _wait_for(descriptor: int, run: Path) -> None:
             time.sleep(0.1)
 
 
+def is_main() -> bool:
+    """Whether this is the first, or the only, process of a training: the one that writes files."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def writes_alone(
     function: Callable[Concatenate[Recipe, Path, P], R],
 ) -> Callable[Concatenate[Recipe, Path, P], R]:
@@ -152,7 +157,7 @@ def writes_alone(
 
     @functools.wraps(function)
     def locked(recipe: Recipe, run: Path, *args: P.args, **kwargs: P.kwargs) -> R:
-        with alone(run) if os.environ.get("RANK", "0") == "0" else contextlib.nullcontext():
+        with alone(run) if is_main() else contextlib.nullcontext():
             return function(recipe, run, *args, **kwargs)
 
     return locked

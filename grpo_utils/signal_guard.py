@@ -87,8 +87,8 @@ def equal_groups(guard: SignalGuard) -> str | None:
         return None
     return (
         f"In {share:.0%} of the groups of the last {guard.window} log entries all completions earned the same: they "
-        "teach nothing. Filter tasks that are always or never solved (dataset.pass_rate, dataset.max_branches), raise "
-        "grpo.temperature or grpo.num_generations, or add a graded reward."
+        "teach nothing. Filter tasks that are always or never solved (dataset.pass_rate, dataset.max_difficulty), "
+        "raise grpo.temperature or grpo.num_generations, or add a graded reward."
     )
 
 

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from transformers import PrinterCallback, TrainerCallback, set_seed
@@ -121,7 +122,7 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
         return batch
     (shots,) = recipe.evaluation.samples["train"]
     path = evaluation.record_path(run, results.BASE, "train", shots)
-    measured = json.loads(runs.need(path, "03_reward_design").read_text(encoding="utf-8"))["tasks"]
+    measured = runs.read_json(runs.need(path, "03_reward_design"))["tasks"]
     rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
     low, high = recipe.dataset.pass_rate
     kept = [task for task in batch if low <= rates[task.task_id] <= high]
@@ -262,7 +263,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
     partial = folder.with_name(f"{runs.WARM_START}.partial")
-    if launch.is_main():
+    if runs.is_main():
         shutil.rmtree(partial, ignore_errors=True)
     config = sft_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
     base = policy.load(recipe.model)
@@ -273,13 +274,13 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts, "completion": answers}),
         peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if launch.is_main() else [],
+        callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if runs.is_main() else [],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.save_model(str(partial))
     trainer.accelerator.wait_for_everyone()
-    if launch.is_main():
+    if runs.is_main():
         runs.seal(partial)
         partial.rename(folder)
     trainer.accelerator.wait_for_everyone()
@@ -308,8 +309,11 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     if elsewhere := launch.command(recipe, run):
         launch.run(elsewhere)
         return runs.checkpoints(run)
-    main = launch.is_main()  # of several processes this one alone removes files
-    done = runs.drop_damaged(run) if main else runs.checkpoints(run)
+    main = runs.is_main()  # of several processes this one alone removes files
+    if main:
+        runs.drop_damaged(run)
+    PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()  # all go on from the same checkpoint
+    done = runs.checkpoints(run)
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return runs.drop_extra(run) if main else done

@@ -70,8 +70,8 @@ def before_and_after(
         old, new = rows = [side.loc[task.task_id] for side in sides]
         group = groups[bool(old.strict), bool(new.strict)]
         shown = [_shown(title, row, task, prompt) for title, row in zip(policies, rows, strict=True)]
-        title = f"{task.task_id}: {task.text.splitlines()[0][:80]}"
-        entries.append(Entry(title, group, task.question(prompt), shown))
+        first_line = task.text.partition("\n")[0]
+        entries.append(Entry(f"{task.task_id}: {first_line[:80]}", group, task.question(prompt), shown))
     return sorted(entries, key=lambda entry: list(groups.values()).index(entry.group))
 
 

@@ -7,7 +7,7 @@ import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 
-from grpo_utils import export, policy, recipes, runs
+from grpo_utils import export, identity, policy, recipes, runs
 from grpo_utils.errors import UserError
 
 
@@ -18,6 +18,7 @@ def trained(tiny_model):
     run = runs.start(recipe)
     adapted = get_peft_model(policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
     adapted.save_pretrained(str(run / "checkpoints" / "checkpoint-2"))
+    runs.write(run / "checkpoints" / identity.MADE_WITH, f"base {identity.fingerprint(recipe.model)}\n")
     return recipe, run
 
 

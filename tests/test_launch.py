@@ -55,9 +55,9 @@ def test_a_process_that_was_launched_launches_nothing(name, tmp_path, monkeypatc
 
 
 def test_only_the_first_process_is_the_main_one(monkeypatch):
-    assert launch.is_main()
+    assert runs.is_main()
     monkeypatch.setenv("RANK", "1")
-    assert not launch.is_main()
+    assert not runs.is_main()
 
 
 def test_an_unknown_launcher_is_named_with_the_nearest_one():

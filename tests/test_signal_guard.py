@@ -1,12 +1,14 @@
 """SignalGuard: silent on a healthy log, and each rule fires on the log that has its disease, and no other does."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from grpo_utils.recipes import Dataset
 from grpo_utils.signal_guard import RULES, SignalGuard, SignalWarning
 
 LOGS = Path(__file__).parent / "data" / "logs"
@@ -45,7 +47,9 @@ def test_a_rule_warns_once_and_names_a_setting_or_a_place_to_look(disease):
         train(guard, ill(disease))
     assert guard.fired == {disease["rule"]}
     assert len(caught) == 1
-    assert any(word in str(caught[0].message) for word in ("grpo.", "dataset.", "rewards", "notebook 01"))
+    text = str(caught[0].message)
+    assert any(word in text for word in ("grpo.", "dataset.", "rewards", "notebook 01"))
+    assert set(re.findall(r"dataset\.(\w+)", text)) <= set(Dataset.model_fields)
 
 
 def test_every_rule_has_a_log_with_its_disease():

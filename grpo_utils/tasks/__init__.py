@@ -20,6 +20,7 @@ from .loading import (
     load,
     load_split,
     read_jsonl,
+    shorten,
 )
 from .maths import MathsTask
 from .task import DataError, Message, Task, messages
@@ -43,4 +44,5 @@ __all__ = [
     "load_split",
     "messages",
     "read_jsonl",
+    "shorten",
 ]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -44,15 +45,22 @@ def load_split(recipe: Recipe, split: Split) -> list[Task]:
     tasks = load(recipe.dataset.name, split)
     if split == "train":
         tasks = [task for task in tasks if is_within(task, recipe.dataset)]
-    if recipe.dataset.shuffle is not None:
-        random.Random(recipe.dataset.shuffle).shuffle(tasks)
-    limit = recipe.dataset.limits.get(split)
-    tasks = tasks[: int(limit * len(tasks)) if isinstance(limit, float) else limit]
+    tasks = shorten(tasks, recipe.dataset, split)
     if not tasks:
         raise DataError(
             f"No {split} task of {recipe.dataset.name!r} is left; loosen the filters or limits in `dataset`."
         )
     return tasks
+
+
+def shorten(batch: list[Task], dataset: Dataset, split: str) -> list[Task]:
+    """Returns the tasks of a split in the order of `dataset.shuffle`, as many as `dataset.limits` leaves."""
+    batch = list(batch)
+    if dataset.shuffle is not None:
+        random.Random(dataset.shuffle).shuffle(batch)
+    limits: dict[str, int | float] = {**dataset.limits}
+    limit = limits.get(split)
+    return batch[: int(limit * len(batch)) if isinstance(limit, float) else limit]
 
 
 def fingerprint(recipe: Recipe) -> str:
@@ -88,6 +96,8 @@ def load(name: str, split: str) -> list[Task]:
     ```
     """
     if name == "human-eval":
+        if split != "test":
+            raise DataError("human-eval has a test split alone: measure on it with `evaluation --dataset human-eval`.")
         return list(human_eval())
     stored = _splits(name)
     if split in stored and split != "train":
@@ -179,9 +189,11 @@ def download(name: str) -> Path:
     if name not in HUB:
         raise DataError(f"There is no data set {name!r} to download; there are {', '.join(HUB)}.")
     folder = ROOT / "data" / name
+    partial = folder.with_name(f"{name}.partial")  # half a data set would be taken for one with fewer splits
     for split in HUB[name][2]:
         rows = list(_from_hub(name, split))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        partial.mkdir(parents=True, exist_ok=True)
+        (partial / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         print(f"{folder / split}.jsonl: {len(rows)} tasks")
-    return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    return partial.rename(folder)

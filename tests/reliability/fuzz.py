@@ -70,7 +70,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 RECORD = {
     "settings": {"checkpoint": "base", "split": "test", "shots": 0},
-    "tasks": [{"task_id": 1, "grade": 1, "completions": [{"text": "x", "strict": True}]}],
+    "update_norm": 0.5,
+    "tasks": [{"task_id": 1, "grade": 1, "completions": [{"text": "x", "strict": True, "visible": None}]}],
 }
 
 

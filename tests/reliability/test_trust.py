@@ -44,6 +44,12 @@ def test_a_changed_record_is_found(real, tmp_path):
     assert "results.csv" in done.stderr.strip().splitlines()[-1]
 
 
+def test_the_maths_chain_runs(tmp_path):
+    done = Chain([sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-math"], tmp_path).finish()
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "| base prompt |" in done.stdout
+
+
 def test_figures_of_another_matplotlib_are_left_out_and_said_so(tmp_path, capsys):
     recorded = {"results.csv": "a", "figures/curve.png": "b"}
     assert verify.comparable(recorded, drawn_with="0.1") == {"results.csv"}
