@@ -21,6 +21,7 @@ def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tu
     """
     settings = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
     settings |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
+    settings |= {"lora.layers_to_transform": None}  # the model has fewer layers than the recipe's
     settings |= {"grpo.per_device_train_batch_size": per_device, "evaluation.samples.test": {0: 1}}
     settings |= {"grpo.temperature": 1.0, "grpo.max_completion_length": 24, "grpo.optim": optimiser}
     recipe = recipes.load("smoke-code", settings | {"grpo.learning_rate": 0.05 if optimiser == "sgd" else 1e-3})

@@ -14,7 +14,10 @@ from grpo_utils.errors import UserError
 @pytest.fixture
 def trained(tiny_model):
     """A run with one random adapter of the tiny model."""
-    recipe = recipes.load("smoke-code", {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny"})
+    recipe = recipes.load(
+        "smoke-code",
+        {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny", "lora.layers_to_transform": None},
+    )
     run = runs.start(recipe)
     adapted = get_peft_model(policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
     adapted.save_pretrained(str(run / "checkpoints" / "checkpoint-2"))
