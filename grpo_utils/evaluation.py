@@ -264,7 +264,13 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
     if verdict.ok:
         return "none" if tagged is not None else "no tag"
     if verdict.status in ("error", "failed"):
-        kinds = {"SyntaxError": "syntax", "IndentationError": "syntax", "NameError": "name", "TypeError": "type"}
+        kinds = {
+            "SyntaxError": "syntax",
+            "IndentationError": "syntax",
+            "NameError": "name",
+            "TypeError": "type",
+            "NoNumber": "no number",
+        }
         return kinds.get(verdict.error_type, "wrong answer" if verdict.status == "failed" else "other exception")
     return verdict.status
 
