@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from grpo_utils import commands, memory, policy, recipes, runs, training
 
 RESULTS = Path(__file__).parent / "results"
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "llama3-8b": {
         "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -53,7 +53,7 @@ def make_model(shape: str, folder: Path) -> None:
     """Writes a model with random weights and a tokenizer to a folder."""
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM(
+        model: Any = LlamaForCausalLM(
             LlamaConfig(**SHAPES[shape], bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
         )
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -112,7 +112,8 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("VARIANT", "MODEL"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        print(json.dumps(measure(recipe_of(*arguments.child, arguments.length, arguments.steps))))
+        variant, model = arguments.child
+        print(json.dumps(measure(recipe_of(variant, model, arguments.length, arguments.steps))))
         return
     if arguments.shape != "tiny" and not torch.cuda.is_available():
         raise runs.RunError("There is no GPU here: --shape tiny --length 16 runs the same code on a CPU.")

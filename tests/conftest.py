@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def tiny_model(tmp_path_factory) -> Path:
     from grpo_utils.recipes import Model
 
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
+    tokenizer: Any = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     model = LlamaForCausalLM(

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_accelerate_knows_every_key_of_a_launcher(path):
     """accelerate itself reads the file and would raise on a key that it does not know."""
     from accelerate.commands.config.config_args import load_config_from_file
 
-    settings = load_config_from_file(str(path))
+    settings: Any = load_config_from_file(str(path))
     assert settings.num_processes == yaml.safe_load(path.read_text())["num_processes"]
 
 
