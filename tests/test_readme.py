@@ -74,6 +74,14 @@ def test_the_differences_in_the_prose_stand_in_the_tables():
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
 
 
+def test_the_seeds_of_the_readme_are_those_of_the_results_file():
+    measured = (RESULTS / "cpu-code-seeds.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d|all) \| (.*) \|$", PARTS["cpu-code"], flags=re.MULTILINE)
+    assert [seed for seed, _ in rows] == ["0", "1", "2", "all"]
+    for seed, numbers in rows:
+        assert re.search(rf"^\| {seed} \| [\w-]* ?\| {re.escape(numbers)} \|$", measured, flags=re.MULTILINE)
+
+
 def test_the_readme_has_commands_and_examples():
     programs = {line[0] for line in LINES if line}
     assert programs == {"make", "papermill", "python", "conda", "uv"}
