@@ -33,7 +33,7 @@ verify: install  ## after `make reproduce`: make its tables and figures again fr
 test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-reliability: install  ## kills, faults, fuzzing and long runs, half an hour: GRPO_KILLS=20 kills the real chain too
+test-reliability: install  ## kills, faults, fuzzing and long runs, which take long: GRPO_KILLS=20 kills the real chain too
 	@$(BIN)/python -m pytest tests/reliability $(ARGS)
 
 lint: install  ## check style and types
