@@ -6,7 +6,8 @@ Two comparisons, each side by side in one run, greedy, with the same tasks, toke
   that loads base and adapter with transformers and PEFT and calls plain `generate` on batches in file order;
 - prompts sorted by length, as `policy.generate` does it, against batches in file order.
 
-The checkpoints are small random adapters: nothing is trained here, and the policy writes about what the base writes.
+The checkpoints are the recipe's warm start with a little noise, a different one each: policies that end their answers,
+as those of a training do. Everything else is the recipe's own, the limit of tokens too.
 Writes `benchmarks/results/evaluation.md`.
 """
 
@@ -23,7 +24,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from grpo_utils import commands, evaluation, identity, policy, recipes, runs, tasks
+from grpo_utils import commands, evaluation, policy, recipes, runs, tasks, training
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Recipe
 from grpo_utils.sandbox import Sandbox
@@ -33,35 +34,26 @@ SHOTS = (0, 3)
 BATCH = 8  # where the order of prompts is compared, so that there are several batches
 
 
-def settings(model: str, count: int, tokens: int) -> Recipe:
-    """Returns the recipe of both sides: greedy completions of `count` test tasks with two prompts."""
-    samples = {"train": {1: 0}, "validation": {0: 0}, "test": {0: 1}}
-    return recipes.load(
-        "cpu-code",
-        {
-            "name": "evaluation-benchmark",
-            "model.name": model,
-            "dataset.limits": {"validation": count},
-            "evaluation.samples": samples | {"validation": dict.fromkeys(SHOTS, 0)},
-            "evaluation.max_new_tokens": tokens,
-        },
-    )
+def settings(arguments: argparse.Namespace) -> Recipe:
+    """Returns the recipe of both sides: greedy completions of some validation tasks with two prompts."""
+    name, overrides = commands.parameters_of(arguments)
+    samples = {"train": {1: 0}, "validation": dict.fromkeys(SHOTS, 0), "test": {0: 1}}
+    only = {"name": "evaluation-benchmark", "evaluation.samples": samples}
+    return recipes.load(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})
 
 
 def make_adapters(recipe: Recipe, run: Path, count: int) -> list[str]:
-    """Writes `count` different random adapters to `run/checkpoints`, as a training would, and returns their names."""
+    """Writes `count` different adapters to `run/checkpoints`, as a training would, and returns their names."""
+    start = training.warm_start(recipe, run)
     base = policy.load(recipe.model).model
-    folder = run / "checkpoints"
-    runs.write(folder / identity.MADE_WITH, f"base {identity.fingerprint(recipe.model)}\n")
     names = [f"checkpoint-{i + 1}" for i in range(count)]
     for i, name in enumerate(names):
+        adapted = PeftModel.from_pretrained(base, start) if start else get_peft_model(base, LoraConfig(**recipe.lora))
         torch.manual_seed(i)
-        lora = {key: value for key, value in recipe.lora.items() if key != "layers_to_transform"}
-        adapted = get_peft_model(base, LoraConfig(**lora))
         for parameter_name, parameter in adapted.named_parameters():
             if "lora_B" in parameter_name:
-                torch.nn.init.normal_(parameter, std=1e-4)
-        adapted.save_pretrained(str(folder / name))
+                parameter.data += 1e-4 * torch.randn_like(parameter)
+        adapted.save_pretrained(str(run / "checkpoints" / name))
         base = adapted.unload()
     return names
 
@@ -159,23 +151,25 @@ def _write(loaded: Policy, chats: list[list[tasks.Message]], recipe: Recipe) -> 
 def main() -> None:
     """Compares, prints the table and writes it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--model", default="embedded:smollm2-135m-instruct")
+    commands.add_arguments(parser)
     parser.add_argument("--checkpoints", type=int, default=6)
     parser.add_argument("--tasks", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=64, help="at most so many new tokens in a completion")
     parser.add_argument("--plain", help=argparse.SUPPRESS)  # the checkpoint of a process of the other side
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    recipe = settings(arguments.model, arguments.tasks, arguments.tokens)
+    recipe = settings(arguments)
     run = runs.outputs() / recipe.name
     if arguments.plain:
         plain(recipe, run, arguments.plain)
         return
     shutil.rmtree(run, ignore_errors=True)
+    runs.start(recipe)
     checkpoints = make_adapters(recipe, run, arguments.checkpoints)
-    again = ["--model", arguments.model, "--tasks", str(arguments.tasks), "--tokens", str(arguments.tokens)]
+    again = ["--recipe", arguments.recipe, "--tasks", str(arguments.tasks)]
+    again += [f"--set={value}" for value in arguments.set]
     lines = [
-        f"`python benchmarks/evaluation.py`, {recipe.model.name}, {arguments.tokens} new tokens, greedy.",
+        f"`python benchmarks/evaluation.py`: {recipe.model.name}, greedy, "
+        f"at most {recipe.evaluation.max_new_tokens} new tokens.",
         "",
         "| compared | ours | the other | other / ours |",
         "|---|---|---|---|",

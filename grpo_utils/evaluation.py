@@ -16,12 +16,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from grpo_utils import commands, identity, policy, results, rewards, runs, tasks
+from grpo_utils import commands, identity, policy, results, rewards, runs, tasks, vllm_generation
 from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Prompt, Recipe, Split
 from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
+from grpo_utils.vllm_generation import Served
+
+SOURCES = ("extractors.py", "tasks", "policy.py", "vllm_generation.py", "evaluation.py", "sandbox")  # of a record
 
 
 def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
@@ -70,11 +73,12 @@ def sweep(
             todo.append((path, adapter, settings, shown))
     if not todo:
         return
-    loaded = policy.load(recipe.model)
+    engine = _engine(recipe)
+    loaded = engine.load(recipe.model) if engine is policy else engine.load(recipe.model, recipe.lora["r"])
     with Sandbox() as sandbox:
         for path, adapter, settings, shown in todo:
-            with policy.adapted(loaded, adapter) as current:
-                norm = identity.update_norm(current.model)
+            norm = identity.update_norm(adapter) if adapter else 0.0
+            with engine.adapted(loaded, adapter) as current:
                 records = evaluate(current, recipe, batch, shown, settings["samples"], sandbox, path.stem)
             record = {"settings": settings, "update_norm": norm, "tasks": records}
             runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
@@ -86,12 +90,20 @@ def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> 
         "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
         "data_sha256": _sha256([asdict(task) for task in used]),
-        "code_sha256": runs.code_hash("extractors.py", "tasks", "policy.py", "evaluation.py", "sandbox"),
+        "code_sha256": runs.code_hash(
+            "extractors.py", "tasks", "policy.py", "vllm_generation.py", "evaluation.py", "sandbox"
+        ),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
         "max_new_tokens": recipe.evaluation.max_new_tokens,
         "batch_size": recipe.evaluation.batch_size,  # rounding in bfloat16 depends on it
+        "engine": recipe.evaluation.engine,
     }
+
+
+def _engine(recipe: Recipe) -> Any:
+    """The module that generates: each of the two has its `load`, `adapted` and `generate`."""
+    return vllm_generation if recipe.evaluation.engine == "vllm" else policy
 
 
 def _sha256(value: Any) -> str:
@@ -106,7 +118,7 @@ def _is_done(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def evaluate(
-    current: Policy,
+    current: Policy | Served,
     recipe: Recipe,
     batch: Sequence[Task],
     shown: Sequence[Task],
@@ -139,7 +151,7 @@ def evaluate(
             bar.set_postfix(strict=f"{sum(row['strict'] for row in scored.values()) / len(scored):.3f}", refresh=False)
             bar.update(len(positions))
 
-        policy.generate(
+        _engine(recipe).generate(
             current,
             chats,
             [None if sample < 0 else seed_of(task, sample) for task, sample in rows],

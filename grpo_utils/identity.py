@@ -10,8 +10,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-from peft.tuners.lora import LoraLayer
+from peft import LoraConfig
+from peft.utils.other import get_pattern_key
+from safetensors.torch import load_file
 from transformers.utils.hub import cached_file
 
 from grpo_utils import policy
@@ -86,26 +87,36 @@ def of_adapter(adapter: Path | None, base: dict[str, Any]) -> str | None:
     return hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
-@torch.no_grad()
-def update_norm(model: torch.nn.Module) -> float:
-    """Returns the Frobenius norm of what the LoRA adapters of a model add to its linear layers, 0.0 if nothing.
+def update_norm(adapter: Path) -> float:
+    """Returns the Frobenius norm of what a LoRA adapter adds to the linear layers of its base, 0.0 if nothing.
 
     A layer's update is scale B A (Hu et al. 2021, arXiv 2106.09685). Its squared norm is the sum over the entries of
     (B^T B) * (A A^T), both of the size of the rank, so that B A itself is never made.
 
+    Args:
+        adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
+
     Example:
     ```python
+    >>> import tempfile
     >>> from peft import LoraConfig, get_peft_model
     >>> adapted = get_peft_model(torch.nn.Sequential(torch.nn.Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
-    >>> update_norm(adapted)  # before training B is 0
+    >>> with tempfile.TemporaryDirectory() as folder:  # before training B is 0
+    ...     adapted.save_pretrained(folder)
+    ...     update_norm(Path(folder))
     0.0
 
     ```
     """
+    config: Any = LoraConfig.from_pretrained(str(adapter))
+    weights = load_file(adapter / "adapter_model.safetensors")
     squares = 0.0
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
-    for layer in layers:
-        for name, down in layer.lora_A.items():
-            a, b = down.weight.double(), layer.lora_B[name].weight.double()
-            squares += layer.scaling[name] ** 2 * float(((b.T @ b) * (a @ a.T)).sum())
+    for name in weights:
+        layer, found, _ = name.partition(".lora_A.weight")
+        if not found:
+            continue
+        a, b = weights[name].double(), weights[f"{layer}.lora_B.weight"].double()
+        alpha = config.alpha_pattern.get(get_pattern_key(config.alpha_pattern, layer), config.lora_alpha)
+        scale = alpha / (math.sqrt(len(a)) if config.use_rslora else len(a))
+        squares += scale**2 * float(((b.T @ b) * (a @ a.T)).sum())
     return math.sqrt(max(squares, 0.0))

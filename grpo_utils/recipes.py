@@ -30,7 +30,7 @@ class Model(_Section):
     """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and how its weights are held.
 
     `load_in_4bit` holds the frozen weights in NF4 (QLoRA, arXiv 2305.14314). `engine` says what trains: Unsloth's
-    patches of TRL, or TRL on plain transformers; either way it is transformers that evaluates.
+    patches of TRL, or TRL on plain transformers.
     """
 
     name: str
@@ -69,13 +69,15 @@ class Evaluation(_Section):
     """How a policy is measured.
 
     `samples` says for each split how many completions to sample per task, by number of worked examples in the
-    prompt; the greedy completion always comes on top.
+    prompt; the greedy completion always comes on top. `engine` says what generates: transformers, or vLLM, whose random
+    numbers are others.
     """
 
     samples: dict[Split, dict[NonNegativeInt, NonNegativeInt]]
     temperature: float = Field(gt=0)
     max_new_tokens: int = Field(gt=0)
     batch_size: int = Field(gt=0)
+    engine: Literal["transformers", "vllm"] = "transformers"
 
 
 class Recipe(_Section):

@@ -84,6 +84,8 @@ def recipe(tiny_model):
         {
             "model.name": str(tiny_model),
             "model.dtype": "float32",
+            "lora.layers_to_transform": None,
+            "warm_start": None,
             "evaluation.max_new_tokens": 4,
             "evaluation.batch_size": 2,
             "evaluation.samples": {"train": {1: 1}, "validation": {0: 1, 1: 1}, "test": {1: 1}},
@@ -175,9 +177,11 @@ def test_a_sweep_killed_at_a_random_moment_resumes_and_gives_the_same_records(re
 
 
 def test_the_benchmark_compares_both_sides_on_the_same_completions(tiny_model, load_benchmark, tmp_path, monkeypatch):
-    sizes = ["--checkpoints", "1", "--tasks", "2", "--tokens", "4"]
+    settings = [f"model.name={tiny_model}", "model.dtype=float32", "lora.layers_to_transform=null"]
+    settings += ["warm_start=null", "prompt.shots=0", "evaluation.max_new_tokens=4"]
+    sizes = ["--checkpoints", "1", "--tasks", "2", "--recipe", "smoke-code", *(f"--set={one}" for one in settings)]
     output = tmp_path / "evaluation.md"
-    monkeypatch.setattr(sys, "argv", ["evaluation", "--model", str(tiny_model), *sizes, "--output", str(output)])
+    monkeypatch.setattr(sys, "argv", ["evaluation", *sizes, "--output", str(output)])
     load_benchmark("evaluation").main()
     rows = output.read_text().splitlines()[4:]
     assert [row.split(",")[0] for row in rows[:1]] == ["| 1 checkpoints x 2 prompts"]

@@ -1,0 +1,84 @@
+"""Evaluation on vLLM: what it is asked for, with an engine acted out, and with the real one where it is installed."""
+
+import importlib.util
+import sys
+from types import SimpleNamespace
+
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from grpo_utils import policy, vllm_generation
+from grpo_utils.policy import ModelError, Sampled
+from grpo_utils.recipes import Model
+
+SETTINGS = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """A vLLM that answers every prompt with its own last token and remembers what it was asked."""
+    seen = SimpleNamespace(loaded=None, asked=[])
+
+    class LLM:
+        def __init__(self, name, **settings):
+            seen.loaded = (name, settings)
+
+        def generate(self, prompts, sampling, lora_request):
+            seen.asked.append((prompts, sampling, lora_request))
+            answers = [
+                SimpleNamespace(text="1", token_ids=prompt["prompt_token_ids"][-1:], finish_reason="length")
+                for prompt in prompts
+            ]
+            return [SimpleNamespace(outputs=[answer]) for answer in answers]
+
+    lora = SimpleNamespace(LoRARequest=lambda name, number, path: SimpleNamespace(name=name, number=number, path=path))
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "vllm.lora", SimpleNamespace(request=lora))
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
+    return seen
+
+
+def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model):
+    served = vllm_generation.load(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    looked: list[list[int]] = []
+    prompts = ["a", "b c", "d"]
+    found = vllm_generation.generate(
+        served, prompts, [None, 5, 6], on_batch=lambda batch, _: looked.append(batch), **SETTINGS
+    )
+    assert looked == [[0, 1, 2]]
+    sampling = [one for _, batch, _ in engine.asked for one in batch]
+    assert [(one.temperature, one.seed) for one in sampling] == [(0.0, None), (0.7, 5), (0.7, 6)]
+    assert found == [Sampled("1", ids[-1:], True) for ids in policy.prompt_ids(served.tokenizer, prompts)]
+
+
+def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tiny_model, tmp_path):
+    served = vllm_generation.load(Model(name=str(tiny_model)), rank=20)
+    assert engine.loaded[1]["max_lora_rank"] == 32
+    for adapter in (None, tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"):
+        with vllm_generation.adapted(served, adapter) as current:
+            vllm_generation.generate(current, ["a"], [None], **SETTINGS)
+    requests = [request for _, _, request in engine.asked]
+    assert requests[0] is None
+    assert [request.path for request in requests[1:]] == [str(tmp_path / f"checkpoint-{i}") for i in (1, 2)]
+    assert requests[1].number != requests[2].number
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_one_sentence_says_what_to_do(tiny_model):
+    with pytest.raises(ModelError, match=r"--set evaluation\.engine=transformers"):
+        vllm_generation.load(Model(name=str(tiny_model)), rank=4)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM")
+def test_vllm_writes_what_transformers_writes(tiny_model, tmp_path):
+    model = Model(name=str(tiny_model), dtype="float32")
+    own = policy.load(model)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(own.model, lora).save_pretrained(str(tmp_path))
+    prompts, settings = ["a b c", "1 + 1 ="], SETTINGS | {"max_new_tokens": 8}
+    served = vllm_generation.load(model, rank=4)
+    with vllm_generation.adapted(served, tmp_path) as current:
+        theirs = vllm_generation.generate(current, prompts, [None, None], **settings)
+    with policy.adapted(policy.load(model), tmp_path) as current:
+        ours = policy.generate(current, prompts, [None, None], **settings)
+    assert theirs == ours
