@@ -34,6 +34,8 @@ from grpo_utils.tasks import Message
 Rollouts = dict[str, list[Any] | None]
 HOST = "127.0.0.1"  # whoever reaches the server can have it load weights from any path
 START_SECONDS, REPLY_SECONDS = 600.0, 1800.0
+# Linux sends the server SIGTERM (15) when the trainer has been killed, and execv keeps that (1, PR_SET_PDEATHSIG)
+WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 SETTINGS = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
@@ -121,7 +123,7 @@ class VllmServer:
         self.adapters = Path(tempfile.mkdtemp(prefix="grpo-adapters-"))
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                self.command,
+                [sys.executable, "-c", WITH_PARENT, *self.command],
                 env=os.environ | SETTINGS,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -251,6 +253,7 @@ def server_command(recipe: Recipe, port: int) -> list[str]:
     # what `vllm serve` runs; that itself looks for a package named vllm, and does not find it in the CPU build
     program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command = [*program, "--host", HOST, "--port", str(port)]
+    rank = max(8, 1 << (recipe.lora["r"] - 1).bit_length())  # vLLM makes room for these ranks only
     command += ["--dtype", recipe.model.dtype, "--seed", str(recipe.seed)]
-    command += ["--enable-lora", "--max-lora-rank", str(max(8, recipe.lora["r"])), "--max-num-seqs", "64"]
+    command += ["--enable-lora", "--max-lora-rank", str(rank), "--max-num-seqs", "64"]
     return [*command, "--logprobs-mode", "processed_logprobs"]  # those of the tempered distribution, as TRL computes

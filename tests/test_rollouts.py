@@ -2,7 +2,9 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,12 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 no_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the environment cpu-vllm.lock has it")
+
+
+def is_alive(process: int) -> bool:
+    """Whether it runs; one that has ended may still wait for its parent to read its exit code."""
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def load(name: str, model: Path, **settings: Any) -> recipes.Recipe:
@@ -99,12 +107,8 @@ def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monk
         assert trainer.vllm_generation is server
         with pytest.raises(runs.RunError, match=rf"ended with exit code 7: the last lines of {log} say why\.$"):
             server._post("/v1/completions")
-    child = int(log.read_text().split()[1])
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not is_alive(int(log.read_text().split()[1]))
     assert not server.adapters.exists()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(server.process.pid, 0)
 
 
 def test_a_server_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
@@ -114,3 +118,24 @@ def test_a_server_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(runs.RunError, match="ended with exit code 3"):
         server.__enter__()
     assert vars(trainer) == {}
+
+
+def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path):
+    """The killed one has no chance to say goodbye: the kernel does."""
+    trainer = f"""
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from grpo_utils import recipes, rollouts
+rollouts.server_command = lambda recipe, port: [sys.executable, "-c", {DYING!r}, str(port)]
+with rollouts.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r}), SimpleNamespace()) as server:
+    print(server.process.pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    killed = subprocess.run([sys.executable, "-c", trainer], capture_output=True, text=True, timeout=300, check=False)
+    assert killed.returncode == -9, killed.stderr
+    limit = time.monotonic() + 60
+    while is_alive(int(killed.stdout)):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    os.killpg(int(killed.stdout), 9)  # its child, which stands for the engine: vLLM's own ends with the server
