@@ -85,11 +85,15 @@ def is_decoupled(recipe: Recipe) -> bool:
     """Whether a `VllmServer` shall generate: the recipe asks for vLLM's server, and there is no GPU.
 
     Raises:
-        RunError: it is, and vLLM is not installed.
+        RunError: it is, and vLLM is not installed or several processes are to train.
     """
     grpo = recipe.grpo
     if torch.cuda.is_available() or not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server":
         return False
+    if recipe.launcher:
+        raise RunError(
+            f"Recipe {recipe.name!r} generates beside the trainer, which is one process: remove its launcher."
+        )
     if importlib.util.find_spec("vllm") is None:
         raise RunError(
             f"Recipe {recipe.name!r} generates with vLLM's CPU build, which is not installed: make an environment from "
@@ -156,9 +160,8 @@ class VllmServer:
 
     def sync_weights(self) -> None:
         """Writes the policy's adapter to disk and has the server load it."""
-        step = self.trainer.state.global_step
         # a new name each time: vLLM keeps the keys and values of prompts by the adapter's name
-        self.adapter = f"step-{step}"
+        self.adapter = f"step-{self.trainer.state.global_step}"
         model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
         model.save_pretrained(self.adapters / self.adapter)
         self._post("/v1/load_lora_adapter", lora_name=self.adapter, lora_path=str(self.adapters / self.adapter))
@@ -203,22 +206,21 @@ class VllmServer:
             logprobs=0,  # of the tokens drawn, without the likeliest ones
             return_token_ids=True,
         )
-        return sorted(reply["choices"], key=lambda choice: choice["index"])
+        return sorted(json.loads(reply)["choices"], key=lambda choice: choice["index"])
 
     def _is_up(self) -> bool:
         with suppress(OSError, http.client.HTTPException):
             return self._request("GET", "/health")[0] == 200
         return False
 
-    def _post(self, path: str, **body: Any) -> Any:
-        """The reply of the server: JSON, or a plain text."""
+    def _post(self, path: str, **body: Any) -> str:
         try:
             status, reply = self._request("POST", path, json.dumps(body))
         except (OSError, http.client.HTTPException) as error:
             raise self._ended() from error
         if status != 200:
             raise RunError(f"The vLLM server refused {path}: {reply[:300]} (its log: {self.log}).")
-        return json.loads(reply) if reply.startswith("{") else reply
+        return reply
 
     def _request(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=REPLY_SECONDS)

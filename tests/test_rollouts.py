@@ -94,6 +94,11 @@ def test_a_recipe_for_a_server_without_vllm_names_its_lock(monkeypatch):
     assert not rollouts.is_decoupled(recipe)
 
 
+def test_several_trainers_with_a_server_each_are_refused():
+    with pytest.raises(runs.RunError, match="one process: remove its launcher"):
+        rollouts.is_decoupled(recipes.load("cpu-vllm", {"launcher": "ddp"}))
+
+
 def test_only_a_recipe_that_asks_for_a_server_gets_one():
     assert not rollouts.is_decoupled(recipes.load("cpu-code"))
     assert not rollouts.is_decoupled(recipes.load("llama3-8b-mbpp-a100"))
