@@ -92,8 +92,8 @@ def main() -> None:
     rollouts.coupled = timed(rollouts.coupled)
     rollouts.VllmServer.rollouts = timed(rollouts.VllmServer.rollouts)
     rollouts.VllmServer.sync_weights = timed(rollouts.VllmServer.sync_weights)
-    coupled = trained("coupled", steps, False, record, None)
-    decoupled = trained("decoupled", steps, True, record, runs.outputs() / "coupled" / "checkpoints")
+    decoupled = trained("decoupled", steps, True, record, None)
+    coupled = trained("coupled", steps, False, record, runs.outputs() / "decoupled" / "checkpoints")
     ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in decoupled]
     lines = [
         f"Recipe `cpu-vllm`, {steps} steps from the same warm start on the same tasks, with generation in the trainer "

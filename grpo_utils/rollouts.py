@@ -206,7 +206,7 @@ class VllmServer:
             logprobs=0,  # of the tokens drawn, without the likeliest ones
             return_token_ids=True,
         )
-        return sorted(json.loads(reply)["choices"], key=lambda choice: choice["index"])
+        return json.loads(reply)["choices"]
 
     def _is_up(self) -> bool:
         with suppress(OSError, http.client.HTTPException):

@@ -27,11 +27,11 @@ def complete(base: policy.Policy, ask: dict[str, Any]) -> dict[str, Any]:
     with policy.adapted(base, ADAPTERS[ask["model"]]) as tuned, torch.inference_mode():
         sampled = policy.generate(tuned, [prompt] * ask["n"], list(seeds), **settings)
         choices = []
-        for index, one in enumerate(sampled):
+        for one in sampled:
             logits = tuned.model(torch.tensor([ask["prompt"] + one.ids])).logits[0, len(ask["prompt"]) - 1 : -1]
             logprobs = torch.log_softmax(logits.float() / ask["temperature"], dim=-1)
             drawn = logprobs.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
-            choices.append({"index": index, "token_ids": one.ids, "logprobs": {"token_logprobs": drawn.tolist()}})
+            choices.append({"token_ids": one.ids, "logprobs": {"token_logprobs": drawn.tolist()}})
     return {"choices": choices}
 
 
