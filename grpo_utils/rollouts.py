@@ -118,7 +118,8 @@ class VllmServer:
     """
 
     def __init__(self, recipe: Recipe, log: Path, trainer: GRPOTrainer) -> None:
-        self.log, self.trainer = log, trainer
+        self.log = log
+        self.trainer: Any = trainer  # TRL does not declare what __enter__ sets
         with socket.create_server((HOST, 0)) as free:
             self.port: int = free.getsockname()[1]
         self.command = server_command(recipe, self.port)
@@ -162,7 +163,7 @@ class VllmServer:
         """Writes the policy's adapter to disk and has the server load it."""
         # a new name each time: vLLM keeps the keys and values of prompts by the adapter's name
         self.adapter = f"step-{self.trainer.state.global_step}"
-        model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         model.save_pretrained(self.adapters / self.adapter)
         self._post("/v1/load_lora_adapter", lora_name=self.adapter, lora_path=str(self.adapters / self.adapter))
         for old in self.adapters.iterdir():
@@ -191,7 +192,7 @@ class VllmServer:
 
     def _complete(self, prompt: Sequence[int], number: int, seed: int) -> list[dict[str, Any]]:
         """Completions of one prompt; vLLM gives the i-th the seed `seed + i`."""
-        config: Any = self.trainer.args
+        config = self.trainer.args
         reply = self._post(
             "/v1/completions",
             model=self.adapter,
