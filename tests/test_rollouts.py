@@ -85,6 +85,13 @@ def test_vllm_serves_the_weights_of_every_step():
         assert entry["sampling/sampling_logp_difference/mean"] < 0.05, entry
 
 
+def test_cpu_vllm_is_cpu_code_with_a_server():
+    """So that a difference between their curves can only come from who generates."""
+    decoupled = recipes.load("cpu-vllm")
+    server = {f"grpo.{key}": value for key, value in decoupled.grpo.items() if "vllm" in key}
+    assert decoupled == recipes.load("cpu-code", {"name": "cpu-vllm", **server})
+
+
 def test_a_recipe_for_a_server_without_vllm_names_its_lock(monkeypatch):
     recipe = recipes.load("cpu-vllm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
