@@ -257,6 +257,10 @@ def server_command(recipe: Recipe, port: int) -> list[str]:
     program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command = [*program, "--host", HOST, "--port", str(port)]
     rank = max(8, 1 << (recipe.lora["r"] - 1).bit_length())  # vLLM makes room for these ranks only
-    command += ["--dtype", recipe.model.dtype, "--seed", str(recipe.seed)]
-    command += ["--enable-lora", "--max-lora-rank", str(rank), "--max-num-seqs", "64"]
-    return [*command, "--logprobs-mode", "processed_logprobs"]  # those of the tempered distribution, as TRL computes
+    command += ["--dtype", recipe.model.dtype, "--seed", str(recipe.seed), "--max-num-seqs", "64"]
+    command += ["--enable-lora", "--max-lora-rank", str(rank)]
+    command += ["--logprobs-mode", "processed_logprobs"]  # those of the tempered distribution, as TRL computes them
+    command += ["--block-size", "32"]  # a group shares the whole blocks of its prompt, which has fewer than 128 tokens
+    # a prompt in one piece: vLLM 0.30 cannot take back the random number of a half-read one on a CPU
+    length = str(recipe.grpo.get("vllm_max_model_length", 2048))
+    return [*command, "--no-enable-chunked-prefill", "--max-model-len", length, "--max-num-batched-tokens", length]
