@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,7 @@ from grpo_utils import (
     policy,
     results,
     rewards,
+    rollouts,
     runs,
     tasks,
     unsloth_training,
@@ -206,37 +208,6 @@ def read_log(path: Path) -> list[LogEntry]:
         ) from error
 
 
-def rollouts(chats: list[list[tasks.Message]], trainer: GRPOTrainer) -> dict[str, list[Any] | None]:
-    """Generates a step's completions for TRL (its `rollout_func`) with `policy.generate`.
-
-    On a CPU this is faster than TRL's own call of transformers, because what all prompts begin with is computed once.
-    Every completion has a seed of its own, made from the run's seed, the step and its place in the step.
-
-    Returns:
-        `prompt_ids` and `completion_ids`, one list of token ids per chat; no `logprobs`, TRL computes them itself.
-    """
-    config: Any = trainer.args
-    tokenizer = trainer.processing_class
-    first = (config.seed * 1_000_003 + trainer.state.global_step) * 10_007
-    first += trainer.accelerator.process_index * len(chats)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    model.eval()
-    sampled = policy.generate(
-        policy.Policy(model, tokenizer),
-        chats,
-        seeds=[first + i for i in range(len(chats))],
-        temperature=config.temperature,
-        max_new_tokens=config.max_completion_length,
-        batch_size=len(chats),
-    )
-    model.train()
-    return {
-        "prompt_ids": policy.prompt_ids(tokenizer, chats),
-        "completion_ids": [one.ids for one in sampled],
-        "logprobs": None,
-    }
-
-
 @runs.writes_alone
 def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> Path | None:
     """Fine-tunes a fresh adapter on reference answers to training tasks, prompted as GRPO will prompt.
@@ -310,6 +281,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         launch.run(elsewhere)
         return runs.checkpoints(run)
     main = runs.is_main()  # of several processes this one alone removes files
+    decoupled = rollouts.is_decoupled(recipe)
     if main:
         runs.drop_damaged(run)
     PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()  # all go on from the same checkpoint
@@ -321,6 +293,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
+    config.use_vllm = config.use_vllm and not decoupled  # else TRL makes its own client, which needs a GPU
     memory.warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
     base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
@@ -333,13 +306,14 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         args=config,
         train_dataset=training_set(recipe, run),
         reward_funcs=functions,  # type: ignore[arg-type]
-        rollout_func=None if torch.cuda.is_available() else rollouts,  # type: ignore[arg-type]
+        rollout_func=None if torch.cuda.is_available() else rollouts.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],
     )
     trainer.remove_callback(PrinterCallback)
     try:
-        trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+        with rollouts.VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
+            trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     finally:
         stop.restore()
     if stop.asked and trainer.state.global_step < recipe.grpo["max_steps"]:
@@ -350,7 +324,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
     """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
     path = run / "checkpoints" / identity.MADE_WITH
-    sources = runs.code_hash("extractors.py", "rewards", "tasks", "policy.py", "training.py", "sandbox")
+    sources = runs.code_hash("extractors.py", "rewards", "tasks", "policy.py", "rollouts.py", "training.py", "sandbox")
     base = identity.fingerprint(recipe.model)
     origin = f"base {base}\ncode {sources}\ndata {tasks.fingerprint(recipe)}\n"
     if not runs.adapters(run):

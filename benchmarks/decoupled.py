@@ -1,0 +1,112 @@
+"""Does a vLLM server beside the trainer give the same learning, and how fast? `python benchmarks/decoupled.py`
+
+Trains recipe `cpu-vllm` twice from one warm start, with generation in the trainer and with the server, and compares
+them step by step: both are given the same tasks in the same order. Needs the environment of
+`requirements/cpu-vllm.lock` and the measurements of a finished `make reproduce`. Writes
+`benchmarks/results/decoupled.md`; 16 steps take about 20 minutes on two cores.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from grpo_utils import commands, evaluation, recipes, results, rollouts, runs, training
+from grpo_utils.statistics import bootstrap_mean
+
+RESULTS = Path(__file__).parent / "results"
+LEARNED_FROM = {"reward": "reward", "tests": "rewards/tests/mean", "strict format": "rewards/strict_format/mean"}
+GENERATING = {"seconds": 0.0}
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which adds the seconds that it takes to `GENERATING`."""
+
+    @wraps(function)
+    def measured(*args: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            GENERATING["seconds"] += time.perf_counter() - began
+
+    return measured
+
+
+def trained(name: str, steps: int, use_vllm: bool, record: Path, warm_start: Path | None) -> list[dict[str, Any]]:
+    """Trains one of the two from the beginning, with or without the adapter of another run; returns its log.
+
+    Args:
+        name: of the run.
+        steps: how many.
+        use_vllm: decoupled.
+        record: how often the base policy solves each training task.
+        warm_start: a run's folder of checkpoints, whose warm start this run takes over.
+    """
+    settings = {"name": name, "grpo.max_steps": steps, "grpo.save_steps": steps, "grpo.use_vllm": use_vllm}
+    recipe = recipes.load("cpu-vllm", settings)
+    run = runs.outputs() / name
+    shutil.rmtree(run, ignore_errors=True)
+    runs.start(recipe)
+    (run / "evaluations").mkdir()
+    shutil.copy(record, run / "evaluations")
+    if warm_start:
+        shutil.copytree(warm_start, run / "checkpoints", ignore=shutil.ignore_patterns("checkpoint-*"))
+    entries: list[dict[str, Any]] = []
+
+    def on_log(entry: dict[str, Any]) -> None:
+        if "reward" in entry:
+            entries.append(entry | {"generating": GENERATING["seconds"]})
+            GENERATING["seconds"] = 0.0
+            print(f"{name} {entry['step']}: reward {entry['reward']:.3f}, {entry['step_time']:.1f} s", flush=True)
+
+    training.train(recipe, run, on_log)
+    return entries
+
+
+def table(coupled: list[dict[str, Any]], decoupled: list[dict[str, Any]]) -> list[str]:
+    """The comparison as lines of Markdown."""
+    lines = ["| mean over steps | coupled | decoupled | paired difference |", "|---|---|---|---|"]
+    for label, key in LEARNED_FROM.items():
+        before, after = ([entry[key] for entry in log] for log in (coupled, decoupled))
+        change = bootstrap_mean([b - a for a, b in zip(before, after, strict=True)])
+        lines.append(f"| {label} | {fmean(before):.3f} | {fmean(after):.3f} | {change} |")
+    for label, key in (("seconds a step", "step_time"), ("of which generating", "generating")):
+        before, after = ([entry[key] for entry in log] for log in (coupled, decoupled))
+        ratio = median(a / b for a, b in zip(before, after, strict=True))
+        lines.append(f"| {label} | {fmean(before):.1f} | {fmean(after):.1f} | {ratio:.2f} times as fast |")
+    return lines
+
+
+def main() -> None:
+    """Prints and writes the comparison."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--steps", type=int, default=16)
+    steps = parser.parse_args().steps
+    record = evaluation.record_path(runs.outputs() / "cpu-code", results.BASE, "train", 1)
+    runs.need(record, "03_reward_design")
+    rollouts.coupled = timed(rollouts.coupled)
+    rollouts.VllmServer.rollouts = timed(rollouts.VllmServer.rollouts)
+    rollouts.VllmServer.sync_weights = timed(rollouts.VllmServer.sync_weights)
+    decoupled = trained("decoupled", steps, True, record, None)
+    coupled = trained("coupled", steps, False, record, runs.outputs() / "decoupled" / "checkpoints")
+    ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in decoupled]
+    lines = [
+        f"Recipe `cpu-vllm`, {steps} steps from the same warm start on the same tasks, with generation in the trainer "
+        "(coupled) and by a vLLM server on the same cores (decoupled). Differences with 95 % intervals over steps; "
+        f"speed as the median of the steps' ratios. `python benchmarks/decoupled.py --steps {steps}`",
+        "",
+        *table(coupled, decoupled),
+        "",
+        f"Importance-sampling ratio of the decoupled run: {min(ratios):.3f} to {max(ratios):.3f} (means of steps).",
+    ]
+    runs.write(RESULTS / "decoupled.md", "\n".join(lines) + "\n")
+    print("", *lines, sep="\n")
+
+
+if __name__ == "__main__":
+    commands.run(main)

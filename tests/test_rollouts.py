@@ -1,0 +1,153 @@
+"""The decoupled pattern: a server that generates and a trainer that learns, joined by an adapter on disk."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpo_utils import recipes, rollouts, runs, training
+
+STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
+# Answers /health and dies at the first request that matters; its child stands for vLLM's engine.
+DYING = """
+import os, subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, flush=True)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def do_POST(self):
+        os._exit(7)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+no_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the environment cpu-vllm.lock has it")
+
+
+def is_alive(process: int) -> bool:
+    """Whether it runs; one that has ended may still wait for its parent to read its exit code."""
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def load(name: str, model: Path, **settings: Any) -> recipes.Recipe:
+    """Two steps of eight short completions with a small random model, by SGD in float32: see test_distributed."""
+    overrides = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
+    overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
+    overrides |= {"lora.layers_to_transform": None, "evaluation.samples.test": {0: 1}, "grpo.num_generations": 4}
+    overrides |= {"grpo.per_device_train_batch_size": 8, "grpo.temperature": 1.0, "grpo.max_completion_length": 24}
+    overrides |= {"grpo.optim": "sgd", "grpo.learning_rate": 0.05, "grpo.max_steps": 3}
+    overrides |= {f"grpo.{key}": value for key, value in settings.items()}
+    return recipes.load("smoke-code", overrides)
+
+
+def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkeypatch):
+    """With the same seeds both write the same completions, as long as the server has the weights of this very step."""
+    monkeypatch.setattr(rollouts, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
+    monkeypatch.setattr(
+        rollouts, "server_command", lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)]
+    )
+    logs, weights = [], []
+    for recipe in (load("one", tiny_model), load("two", tiny_model, use_vllm=True, vllm_mode="server")):
+        run = runs.start(recipe)
+        training.train(recipe, run)
+        logs.append([entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry])
+        weights.append(load_file(runs.checkpoints(run)[-1] / "adapter_model.safetensors"))
+    for coupled, decoupled in zip(*logs, strict=True):
+        for key in ("step", "reward", "completions/mean_length", "loss", "grad_norm"):
+            assert decoupled[key] == pytest.approx(coupled[key], rel=1e-3, abs=1e-5), key
+        for end in ("min", "max"):  # server and trainer give every token the same probability
+            assert decoupled[f"sampling/importance_sampling_ratio/{end}"] == pytest.approx(1.0, abs=1e-3)
+    assert logs[0][0]["grad_norm"] > 0.0, "all completions are equally good: the comparison shows nothing"
+    for name, tensor in weights[0].items():
+        assert (tensor - weights[1][name]).norm() <= 1e-3 * tensor.norm(), name
+
+
+@no_vllm
+def test_vllm_serves_the_weights_of_every_step():
+    """Its engine computes in its own order, so ratios are not exactly 1; with old weights they would be far from it."""
+    settings: Any = {"grpo.use_vllm": True, "grpo.vllm_mode": "server", "grpo.learning_rate": 3e-3}
+    recipe = recipes.load("smoke-code", {"grpo.max_steps": 3, **settings})
+    run = runs.start(recipe)
+    training.train(recipe, run)
+    entries = [entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry]
+    assert len(entries) == 3
+    for entry in entries:
+        assert entry["sampling/sampling_logp_difference/mean"] < 0.05, entry
+
+
+def test_cpu_vllm_is_cpu_code_with_a_server():
+    """So that a difference between their curves can only come from who generates."""
+    decoupled = recipes.load("cpu-vllm")
+    server = {f"grpo.{key}": value for key, value in decoupled.grpo.items() if "vllm" in key}
+    assert decoupled == recipes.load("cpu-code", {"name": "cpu-vllm", **server})
+
+
+def test_a_recipe_for_a_server_without_vllm_names_its_lock(monkeypatch):
+    recipe = recipes.load("cpu-vllm")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(runs.RunError, match=r"not installed.*requirements/cpu-vllm\.lock"):
+        rollouts.is_decoupled(recipe)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # there it is TRL that talks to the server
+    assert not rollouts.is_decoupled(recipe)
+
+
+def test_several_trainers_with_a_server_each_are_refused():
+    with pytest.raises(runs.RunError, match="one process: remove its launcher"):
+        rollouts.is_decoupled(recipes.load("cpu-vllm", {"launcher": "ddp"}))
+
+
+def test_only_a_recipe_that_asks_for_a_server_gets_one():
+    assert not rollouts.is_decoupled(recipes.load("cpu-code"))
+    assert not rollouts.is_decoupled(recipes.load("llama3-8b-mbpp-a100"))
+
+
+def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollouts, "server_command", lambda recipe, port: [sys.executable, "-c", DYING, str(port)])
+    log = tmp_path / "vllm.log"
+    trainer: Any = SimpleNamespace()
+    with rollouts.VllmServer(recipes.load("cpu-vllm"), log, trainer) as server:
+        assert trainer.vllm_generation is server
+        with pytest.raises(runs.RunError, match=rf"ended with exit code 7: the last lines of {log} say why\.$"):
+            server._post("/v1/completions")
+    assert not is_alive(int(log.read_text().split()[1]))
+    assert not server.adapters.exists()
+
+
+def test_a_server_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollouts, "server_command", lambda recipe, port: [sys.executable, "-c", "raise SystemExit(3)"])
+    trainer: Any = SimpleNamespace()
+    server = rollouts.VllmServer(recipes.load("cpu-vllm"), tmp_path / "vllm.log", trainer)
+    with pytest.raises(runs.RunError, match="ended with exit code 3"):
+        server.__enter__()
+    assert vars(trainer) == {}
+
+
+def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path):
+    """The killed one has no chance to say goodbye: the kernel does."""
+    trainer = f"""
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from grpo_utils import recipes, rollouts
+rollouts.server_command = lambda recipe, port: [sys.executable, "-c", {DYING!r}, str(port)]
+with rollouts.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r}), SimpleNamespace()) as server:
+    print(server.process.pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    killed = subprocess.run([sys.executable, "-c", trainer], capture_output=True, text=True, timeout=300, check=False)
+    assert killed.returncode == -9, killed.stderr
+    limit = time.monotonic() + 60
+    while is_alive(int(killed.stdout)):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    os.killpg(int(killed.stdout), 9)  # its child, which stands for the engine: vLLM's own ends with the server
