@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from grpo_utils import commands, evaluation, recipes, results, rollouts, runs, training
+from grpo_utils import commands, evaluation, generation, recipes, results, runs, training
 from grpo_utils.statistics import bootstrap_mean
 
 RESULTS = Path(__file__).parent / "results"
@@ -89,9 +89,9 @@ def main() -> None:
     steps = parser.parse_args().steps
     record = evaluation.record_path(runs.outputs() / "cpu-code", results.BASE, "train", 1)
     runs.need(record, "03_reward_design")
-    rollouts.coupled = timed(rollouts.coupled)
-    rollouts.VllmServer.rollouts = timed(rollouts.VllmServer.rollouts)
-    rollouts.VllmServer.sync_weights = timed(rollouts.VllmServer.sync_weights)
+    generation.coupled = timed(generation.coupled)
+    generation.VllmServer.rollouts = timed(generation.VllmServer.rollouts)
+    generation.VllmServer.sync_weights = timed(generation.VllmServer.sync_weights)
     decoupled = trained("decoupled", steps, True, record, None)
     coupled = trained("coupled", steps, False, record, runs.outputs() / "decoupled" / "checkpoints")
     ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in decoupled]

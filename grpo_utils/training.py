@@ -31,13 +31,13 @@ from trl.trainer.sft_trainer import SFTTrainer
 from grpo_utils import (
     commands,
     evaluation,
+    generation,
     identity,
     launch,
     memory,
     policy,
     results,
     rewards,
-    rollouts,
     runs,
     tasks,
     unsloth_training,
@@ -281,7 +281,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         launch.run(elsewhere)
         return runs.checkpoints(run)
     main = runs.is_main()  # of several processes this one alone removes files
-    decoupled = rollouts.is_decoupled(recipe)
+    decoupled = generation.is_decoupled(recipe)
     if main:
         runs.drop_damaged(run)
     PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()  # all go on from the same checkpoint
@@ -306,13 +306,13 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         args=config,
         train_dataset=training_set(recipe, run),
         reward_funcs=functions,  # type: ignore[arg-type]
-        rollout_func=None if torch.cuda.is_available() else rollouts.coupled,  # type: ignore[arg-type]
+        rollout_func=None if torch.cuda.is_available() else generation.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],
     )
     trainer.remove_callback(PrinterCallback)
     try:
-        with rollouts.VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
+        with generation.VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
             trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     finally:
         stop.restore()
@@ -324,7 +324,9 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
     """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
     path = run / "checkpoints" / identity.MADE_WITH
-    sources = runs.code_hash("extractors.py", "rewards", "tasks", "policy.py", "rollouts.py", "training.py", "sandbox")
+    sources = runs.code_hash(
+        "extractors.py", "rewards", "tasks", "policy.py", "generation.py", "training.py", "sandbox"
+    )
     base = identity.fingerprint(recipe.model)
     origin = f"base {base}\ncode {sources}\ndata {tasks.fingerprint(recipe)}\n"
     if not runs.adapters(run):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_utils import recipes, rollouts, runs, training
+from grpo_utils import generation, recipes, runs, training
 
 STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
 # Answers /health and dies at the first request that matters; its child stands for vLLM's engine.
@@ -52,9 +52,9 @@ def load(name: str, model: Path, **settings: Any) -> recipes.Recipe:
 
 def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkeypatch):
     """With the same seeds both write the same completions, as long as the server has the weights of this very step."""
-    monkeypatch.setattr(rollouts, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
+    monkeypatch.setattr(generation, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
     monkeypatch.setattr(
-        rollouts, "server_command", lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)]
+        generation, "server_command", lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)]
     )
     logs, weights = [], []
     for recipe in (load("one", tiny_model), load("two", tiny_model, use_vllm=True, vllm_mode="server")):
@@ -96,26 +96,26 @@ def test_a_recipe_for_a_server_without_vllm_names_its_lock(monkeypatch):
     recipe = recipes.load("cpu-vllm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(runs.RunError, match=r"not installed.*requirements/cpu-vllm\.lock"):
-        rollouts.is_decoupled(recipe)
+        generation.is_decoupled(recipe)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # there it is TRL that talks to the server
-    assert not rollouts.is_decoupled(recipe)
+    assert not generation.is_decoupled(recipe)
 
 
 def test_several_trainers_with_a_server_each_are_refused():
     with pytest.raises(runs.RunError, match="one process: remove its launcher"):
-        rollouts.is_decoupled(recipes.load("cpu-vllm", {"launcher": "ddp"}))
+        generation.is_decoupled(recipes.load("cpu-vllm", {"launcher": "ddp"}))
 
 
 def test_only_a_recipe_that_asks_for_a_server_gets_one():
-    assert not rollouts.is_decoupled(recipes.load("cpu-code"))
-    assert not rollouts.is_decoupled(recipes.load("llama3-8b-mbpp-a100"))
+    assert not generation.is_decoupled(recipes.load("cpu-code"))
+    assert not generation.is_decoupled(recipes.load("llama3-8b-mbpp-a100"))
 
 
 def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollouts, "server_command", lambda recipe, port: [sys.executable, "-c", DYING, str(port)])
+    monkeypatch.setattr(generation, "server_command", lambda recipe, port: [sys.executable, "-c", DYING, str(port)])
     log = tmp_path / "vllm.log"
     trainer: Any = SimpleNamespace()
-    with rollouts.VllmServer(recipes.load("cpu-vllm"), log, trainer) as server:
+    with generation.VllmServer(recipes.load("cpu-vllm"), log, trainer) as server:
         assert trainer.vllm_generation is server
         with pytest.raises(runs.RunError, match=rf"ended with exit code 7: the last lines of {log} say why\.$"):
             server._post("/v1/completions")
@@ -124,9 +124,11 @@ def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monk
 
 
 def test_a_server_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollouts, "server_command", lambda recipe, port: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(
+        generation, "server_command", lambda recipe, port: [sys.executable, "-c", "raise SystemExit(3)"]
+    )
     trainer: Any = SimpleNamespace()
-    server = rollouts.VllmServer(recipes.load("cpu-vllm"), tmp_path / "vllm.log", trainer)
+    server = generation.VllmServer(recipes.load("cpu-vllm"), tmp_path / "vllm.log", trainer)
     with pytest.raises(runs.RunError, match="ended with exit code 3"):
         server.__enter__()
     assert vars(trainer) == {}
@@ -138,9 +140,9 @@ def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path):
 import os, sys
 from pathlib import Path
 from types import SimpleNamespace
-from grpo_utils import recipes, rollouts
-rollouts.server_command = lambda recipe, port: [sys.executable, "-c", {DYING!r}, str(port)]
-with rollouts.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r}), SimpleNamespace()) as server:
+from grpo_utils import recipes, generation
+generation.server_command = lambda recipe, port: [sys.executable, "-c", {DYING!r}, str(port)]
+with generation.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r}), SimpleNamespace()) as server:
     print(server.process.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
