@@ -53,12 +53,11 @@ class Rollouts(Mapping[str, list[Entry]]):
         path = self.files[step]
         try:
             frame = pd.read_parquet(path)
-            frame = frame[["prompt", "completion", *self.recipe.rewards, "advantage"]]
-        except (OSError, ValueError, LookupError) as error:
+            kinds = {"prompt": str, "completion": str, **dict.fromkeys([*self.recipe.rewards, "advantage"], float)}
+            frame = frame[list(kinds)].astype(kinds)
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise runs.damaged(path, error) from error
-        return [
-            self._entry(self._owner(str(prompt), path), group) for prompt, group in frame.groupby("prompt", sort=False)
-        ]
+        return [self._entry(self._owner(prompt, path), group) for prompt, group in frame.groupby("prompt", sort=False)]
 
     def _owner(self, prompt: str, path: Path) -> Task:
         """The task that a prompt ends with."""
