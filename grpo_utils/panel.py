@@ -115,13 +115,15 @@ def describe(log: Sequence[LogEntry], max_steps: int) -> str:
 
     ```
     """
-    parts = [f"step {log[-1]['step']:>4} of {max_steps}"]
-    parts += [f"{title.partition(' (')[0]} {_number(values[-1])}" for title, values in curves(log).items()]
+    values = [f"{title.partition(' (')[0]} {_number(values[-1])}" for title, values in curves(log).items()]
+    return "  ".join([f"step {log[-1]['step']:>4} of {max_steps}", *values, *_pace(log, max_steps)])
+
+
+def _pace(log: Sequence[LogEntry], max_steps: int) -> list[str]:
+    """The seconds of the last step and the time that is left; nothing where the trainer does not take the time."""
     paces = [entry["step_time"] for entry in log[-RECENT:] if "step_time" in entry]
-    if paces:
-        left = timedelta(seconds=round(fmean(paces) * (max_steps - log[-1]["step"])))
-        parts += [f"{paces[-1]:.1f} s", f"{left} left"]
-    return "  ".join(parts)
+    left = timedelta(seconds=round(fmean(paces or [0.0]) * (max_steps - log[-1]["step"])))
+    return [f"{paces[-1]:.1f} s", f"{left} left"] if paces else []
 
 
 def _number(value: float) -> str:
@@ -129,16 +131,17 @@ def _number(value: float) -> str:
 
 
 def render(log: Sequence[LogEntry], max_steps: int) -> str:
-    """Returns the panel as HTML: a bar, the last entry in words, and a small curve for every number.
+    """Returns the panel as HTML: a bar, the pace, and a small curve for every number.
 
     Text takes the colour of the page around it, so the panel can be read in light and in dark.
     """
     tiles = "".join(_tile(title, values) for title, values in curves(log).items())
     step = log[-1]["step"]
+    words = ", ".join([f"step {step} of {max_steps}", *_pace(log, max_steps)])
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(9em,1fr));gap:0.5em 1.5em"
     return (
         f"<progress value='{step}' max='{max_steps}' style='width:100%'></progress>"
-        f"<div>{escape(describe(log, max_steps))}</div>"
-        f"<div style='display:flex;flex-wrap:wrap;gap:0.5em 1.5em'>{tiles}</div>"
+        f"<p>{words}</p><div style='{columns}'>{tiles}</div>"
     )
 
 
@@ -151,7 +154,7 @@ def _tile(title: str, values: Sequence[float]) -> str:
     width = max(len(values) - 1, 1)
     points = " ".join(f"{100 * i / width:.1f},{28 - 26 * (value - low) / (high - low):.1f}" for i, value in thin)
     return (
-        f"<div style='flex:1 1 9em;max-width:18em'>{escape(title)} <b>{_number(values[-1])}</b>"
+        f"<div>{escape(title)}<br><b>{_number(values[-1])}</b>"
         "<svg viewBox='0 0 100 30' preserveAspectRatio='none' style='display:block;width:100%;height:3em'>"
         f"<polyline points='{points}' fill='none' stroke='#0072B2' stroke-width='2' "
         "vector-effect='non-scaling-stroke'/></svg>"

@@ -161,6 +161,7 @@ def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "output_dir": str(run / "checkpoints"),
+        "run_name": recipe.name,  # to trackers
         "seed": recipe.seed,
         "report_to": recipe.tracking,
         "use_cpu": not cuda,

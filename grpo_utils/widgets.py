@@ -150,10 +150,9 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
     words = {"none": "passed", "no tag": "right, but not in its tag"}.get(completion["error"], completion["error"])
     failed = next((i for i, outcome in enumerate(completion["outcomes"]) if outcome != "passed"), None)
     if failed is not None and completion["error"] != "no answer":
-        requirement = task.requirements[failed] if failed < len(task.requirements) else ""
-        words += f" at `{requirement}`" if requirement else ""
-        if completion["message"] not in ("", f"AssertionError: {requirement}"):
-            words += f": {completion['message']}"
+        words += f" at `{task.requirements[failed]}`" if failed < len(task.requirements) else ""
+        if not completion["message"].startswith("AssertionError: assert "):  # which repeats the assert
+            words += f": {completion['message']}" if completion["message"] else ""
     # the trainer does not store whether it cut a rollout off
     return words + (" (cut off at the limit of tokens)" if completion.get("truncated") else "")
 

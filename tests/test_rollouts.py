@@ -1,4 +1,4 @@
-"""Stored rollouts: each is shown with its task, its rewards and what the sandbox says; a file that is damaged is named."""
+"""Stored rollouts: each is shown with its task, its rewards and what the sandbox says; a damaged file is named."""
 
 import pandas as pd
 import pytest

@@ -77,7 +77,7 @@ def test_both_completions_are_shown_with_verdict_failing_assert_and_code(groups)
 
 
 def test_an_assert_that_fails_is_named_once():
-    scores = {"error": "wrong answer", "outcomes": ["failed"], "message": "AssertionError: assert f() == '<b>'"}
+    scores = {"error": "wrong answer", "outcomes": ["failed"], "message": 'AssertionError: assert f() == "<b>"'}
     assert widgets.verdict_of(scores, BATCH[0]) == "wrong answer at `assert f() == '<b>'`"
 
 
