@@ -43,22 +43,18 @@ class Panel:
 
     A panel that fails warns; the training goes on.
 
-    Args:
-        max_steps: the training's last step.
-
     Example:
     ```python
-    >>> panel = Panel(max_steps=16)
+    >>> panel = Panel()
     >>> for step in (1, 2):
-    ...     panel({"step": step, "reward": 0.5, "num_tokens": 900 * step, "step_time": 30.0})
-    step    1 of 16  reward 0.50  tokens per second 30  30.0 s  0:07:30 left
-    step    2 of 16  reward 0.50  tokens per second 30  30.0 s  0:07:00 left
+    ...     panel({"step": step, "max_steps": 16, "reward": 0.5, "num_tokens": 900 * step, "step_time": 30.0})
+    step    1 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:30 left
+    step    2 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:00 left
 
     ```
     """
 
-    def __init__(self, max_steps: int) -> None:
-        self.max_steps = max_steps
+    def __init__(self) -> None:
         self.log: list[LogEntry] = []
         self.next_line = 0
         self.handle: Any = None
@@ -69,21 +65,21 @@ class Panel:
             return
         self.log.append(entry)
         try:
-            self._show(entry["step"])
+            self._show(entry["step"], entry["max_steps"])
         except Exception as error:  # whatever it is, it is not worth a training
             text = f"The panel cannot show this training, which goes on: {type(error).__name__}: {error}"
             warnings.warn(text, PanelWarning, stacklevel=2)
 
-    def _show(self, step: int) -> None:
+    def _show(self, step: int, last: int) -> None:
         if is_watched():
-            page = HTML(render(self.log, self.max_steps))
+            page = HTML(render(self.log))
             if self.handle is None:
                 self.handle = display(page, display_id=True)
             else:
                 self.handle.update(page)
-        elif step >= min(self.next_line, self.max_steps):
-            print(describe(self.log, self.max_steps), flush=True)
-            self.next_line = step + max(1, self.max_steps // LINES)
+        elif step >= min(self.next_line, last):
+            print(describe(self.log), flush=True)
+            self.next_line = step + max(1, last // LINES)
 
 
 def curves(log: Sequence[LogEntry]) -> dict[str, list[float]]:
@@ -105,42 +101,42 @@ def _values(log: Sequence[LogEntry], key: str) -> list[float]:
     return [math.nan if entry.get(key) is None else entry[key] for entry in log]
 
 
-def describe(log: Sequence[LogEntry], max_steps: int) -> str:
+def describe(log: Sequence[LogEntry]) -> str:
     """Returns one line of text about the last entry of a log, with the time that is left at the pace of the last few.
 
     Example:
     ```python
-    >>> describe([{"step": 3, "loss": 0.25}], max_steps=16)
+    >>> describe([{"step": 3, "max_steps": 16, "loss": 0.25}])
     'step    3 of 16  loss 0.25'
 
     ```
     """
     values = [f"{title.partition(' (')[0]} {_number(values[-1])}" for title, values in curves(log).items()]
-    return "  ".join([f"step {log[-1]['step']:>4} of {max_steps}", *values, *_pace(log, max_steps)])
+    return "  ".join([f"step {log[-1]['step']:>4} of {log[-1]['max_steps']}", *values, *_pace(log)])
 
 
-def _pace(log: Sequence[LogEntry], max_steps: int) -> list[str]:
+def _pace(log: Sequence[LogEntry]) -> list[str]:
     """The seconds of the last step and the time that is left; nothing where the trainer does not take the time."""
     paces = [entry["step_time"] for entry in log[-RECENT:] if "step_time" in entry]
-    left = timedelta(seconds=round(fmean(paces or [0.0]) * (max_steps - log[-1]["step"])))
-    return [f"{paces[-1]:.1f} s", f"{left} left"] if paces else []
+    left = timedelta(seconds=round(fmean(paces or [0.0]) * (log[-1]["max_steps"] - log[-1]["step"])))
+    return [f"{paces[-1]:.1f} s a step", f"{left} left"] if paces else []
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
 
 
-def render(log: Sequence[LogEntry], max_steps: int) -> str:
+def render(log: Sequence[LogEntry]) -> str:
     """Returns the panel as HTML: a bar, the pace, and a small curve for every number.
 
     Text takes the colour of the page around it, so the panel can be read in light and in dark.
     """
     tiles = "".join(_tile(title, values) for title, values in curves(log).items())
-    step = log[-1]["step"]
-    words = ", ".join([f"step {step} of {max_steps}", *_pace(log, max_steps)])
+    step, last = log[-1]["step"], log[-1]["max_steps"]
+    words = ", ".join([f"step {step} of {last}", *_pace(log)])
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(9em,1fr));gap:0.5em 1.5em"
     return (
-        f"<progress value='{step}' max='{max_steps}' style='width:100%'></progress>"
+        f"<progress value='{step}' max='{last}' style='width:100%'></progress>"
         f"<p>{words}</p><div style='{columns}'>{tiles}</div>"
     )
 

@@ -173,7 +173,7 @@ def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
 
 
 class TrainingLog(TrainerCallback):
-    """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`.
+    """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`, `max_steps` added.
 
     When a killed run is resumed, both begin with what the checkpoint remembers: a kill may have cut the file anywhere.
     """
@@ -186,13 +186,13 @@ class TrainingLog(TrainerCallback):
         entries = [{"step": entry["step"], **entry} for entry in state.log_history]
         runs.write(self.path, "".join(json.dumps(entry) + "\n" for entry in entries))
         for entry in entries:
-            self.hand_over(entry)
+            self.hand_over({**entry, "max_steps": state.max_steps})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         entry = {"step": state.global_step, **kwargs["logs"]}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        self.hand_over(entry)
+        self.hand_over({**entry, "max_steps": state.max_steps})
 
 
 def read_log(path: Path) -> list[LogEntry]:
@@ -373,7 +373,7 @@ def main() -> None:
     commands.add_arguments(parser)
     recipe = commands.recipe_of(parser.parse_args())
     check_arguments(recipe)
-    train(recipe, runs.start(recipe), on_log=Panel(recipe.grpo["max_steps"]))
+    train(recipe, runs.start(recipe), on_log=Panel())
 
 
 if __name__ == "__main__":
