@@ -32,7 +32,9 @@ GROUPS = 4  # from the first to the last
 PER_GROUP = 3  # entries
 CHARACTERS = 1_000_000  # of HTML; an entry that would go beyond is left out
 LONGEST = 6_000  # characters of a text that are shown, here as in the browser
-PRE = "white-space:pre-wrap;overflow-wrap:anywhere;text-align:left;margin:0;padding:0.3em"
+# Jupyter's own style of a text as it stands has the font of prose and breaks lines within words
+PRE = "font-family:monospace;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;text-align:left"
+PRE += ";margin:0;padding:0.3em"
 COLUMNS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr));gap:1em"
 LIGHT = HtmlFormatter(noclasses=True, prestyles=f"{PRE};color:#222;background:#f8f8f8")  # whatever is around it
 DOCUMENT = """<!doctype html>
@@ -288,15 +290,14 @@ class Browser(ipywidgets.VBox):
         self.entry.observe(lambda change: self._show(), names="value")
         self.order.observe(lambda change: self._show(), names="value")
         self._fill()
-        menus = [self.group, self.entry, *([self.order] if self.order.options else [])]
+        menus = [self.group, self.entry]
+        if scores := tuple(self.entries[0].completions[0].scores):
+            self.order.options, self.order.index = scores, 0
+            menus.append(self.order)
         super().__init__([*menus, self.view])
 
     def _fill(self) -> None:
         self.entries = list(self.groups[self.group.value])
-        scores = tuple(self.entries[0].completions[0].scores)
-        if scores != self.order.options:  # else the choice is kept
-            self.order.options = scores
-            self.order.index = 0
         self.entry.options = [(visible(one.title), i) for i, one in enumerate(self.entries)]
         self.entry.index = 0
         self._show()

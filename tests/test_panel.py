@@ -7,7 +7,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grpo_utils import panel
+from grpo_utils import panel, reproduce
 from grpo_utils.panel import Panel, PanelWarning
 from grpo_utils.tasks import ROOT
 
@@ -144,3 +144,20 @@ def test_a_kernel_draws_the_panel_and_one_of_the_chain_prints_lines(headless, mo
     else:
         (shown,) = outputs
         assert "step 2 of 4" in shown.data["text/html"]
+
+
+def test_while_a_notebook_runs_its_newest_line_is_passed_on_now_and_then(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
+    relay = reproduce.Relay()
+    for second, text in (
+        (1, "too early\n"),
+        (20, "\rbar 1\rbar 2"),
+        (21, "too soon"),
+        (40, "\n"),
+        (41, "\x1b]0;a\x07\u202eb\n"),
+    ):
+        now[0] = second
+        relay.write(text)
+        relay.flush()
+    assert capsys.readouterr().err == "  bar 2\n  ]0;ab\n"
