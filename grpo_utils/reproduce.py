@@ -8,6 +8,7 @@ writes to a run's folder.
 import argparse
 import hashlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -22,15 +23,18 @@ from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
+from tqdm import tqdm
 from traitlets.config import Config
 
 from grpo_utils import commands, recipes, runs, tasks
 from grpo_utils.errors import UserError
+from grpo_utils.panel import HEADLESS
 from grpo_utils.recipes import Recipe
 from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"
 CHAPTERS = 5  # the notebooks after these go further
+SECONDS = 15.0  # between two lines of a notebook that are passed on
 KERNEL = {
     "transport": "ipc",  # no port that other users of the machine can reach
     "shutdown_wait_time": 600.0,  # seconds, of which an interrupted kernel gets half to end and save a training step
@@ -42,10 +46,36 @@ class NotebookError(UserError):
 
 
 class LockedKernel(AsyncKernelManager):
-    """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too."""
+    """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too.
+
+    The kernel also learns that nobody watches it.
+    """
 
     async def start_kernel(self, **kwargs: Any) -> None:  # type: ignore[override], jupyter_client binds it late
-        await super().start_kernel(pass_fds=runs.lock_descriptors(), **kwargs)
+        environment = {**os.environ, HEADLESS: "1"}
+        await super().start_kernel(pass_fds=runs.lock_descriptors(), env=environment, **kwargs)
+
+
+class Relay:
+    """A file that passes on the last line written to it, above the bar of the notebook, at most once in `SECONDS`.
+
+    So the bar's clock goes on, and a long cell says how far it is. A model may have written the line: what is not
+    printable, such as the commands of a terminal, is left out.
+    """
+
+    def __init__(self) -> None:
+        self.next = time.monotonic() + SECONDS
+
+    def write(self, text: str) -> None:
+        """Takes what a notebook prints."""
+        lines = re.split(r"[\r\n]+", text.strip())
+        line = "".join(filter(str.isprintable, lines[-1]))
+        if line and time.monotonic() >= self.next:
+            tqdm.write(f"  {line}", file=sys.stderr)
+            self.next = time.monotonic() + SECONDS
+
+    def flush(self) -> None:
+        """Does nothing: what is written is passed on at once or not at all."""
 
 
 def notebooks() -> list[Path]:
@@ -97,6 +127,7 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
         raise NotebookError(f"{path.name} declares no parameter {sorted(undeclared)[0]!r} in its parameters cell.")
     executed = run / "notebooks" / path.name
     executed.parent.mkdir(exist_ok=True)
+    relay = Relay()
     sockets = tempfile.TemporaryDirectory(prefix="grpo-")  # a folder of this user's alone, and of this kernel's
     try:
         papermill.execute_notebook(
@@ -106,6 +137,8 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             cwd=str(ROOT),
             kernel_name="python3",
             progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
+            stdout_file=relay,
+            stderr_file=relay,
             kernel_manager_class=LockedKernel,
             config=Config(KernelManager=KERNEL | {"ip": f"{sockets.name}/kernel"}),
             extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 from peft import LoraConfig, PeftModel
 from transformers import PrinterCallback, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
@@ -43,12 +43,13 @@ from grpo_utils import (
     unsloth_training,
 )
 from grpo_utils.errors import nearest
+from grpo_utils.panel import LogEntry, Panel
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.signal_guard import SignalGuard
 from grpo_utils.survival import SealCheckpoints, StopOnSignal
 from grpo_utils.tasks import DataError, Task
 
-LogEntry = dict[str, Any]
+disable_progress_bars()  # of tokenizing: in a notebook that is kept they are dead widgets
 
 
 def check_arguments(recipe: Recipe) -> None:
@@ -162,6 +163,7 @@ def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "output_dir": str(run / "checkpoints"),
+        "run_name": recipe.name,  # to trackers
         "seed": recipe.seed,
         "report_to": recipe.tracking,
         "use_cpu": not cuda,
@@ -173,9 +175,9 @@ def _common(recipe: Recipe, run: Path) -> dict[str, Any]:
 
 
 class TrainingLog(TrainerCallback):
-    """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`.
+    """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`, `max_steps` added.
 
-    When a killed run is resumed, the file begins with what the checkpoint remembers: a kill may have cut it anywhere.
+    When a killed run is resumed, both begin with what the checkpoint remembers: a kill may have cut the file anywhere.
     """
 
     def __init__(self, path: Path, on_log: Callable[[LogEntry], None]) -> None:
@@ -183,14 +185,16 @@ class TrainingLog(TrainerCallback):
         self.hand_over = on_log
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        lines = [json.dumps({"step": entry["step"], **entry}) + "\n" for entry in state.log_history]
-        runs.write(self.path, "".join(lines))
+        entries = [{"step": entry["step"], **entry} for entry in state.log_history]
+        runs.write(self.path, "".join(json.dumps(entry) + "\n" for entry in entries))
+        for entry in entries:
+            self.hand_over({**entry, "max_steps": state.max_steps})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         entry = {"step": state.global_step, **kwargs["logs"]}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        self.hand_over(entry)
+        self.hand_over({**entry, "max_steps": state.max_steps})
 
 
 def read_log(path: Path) -> list[LogEntry]:
@@ -226,6 +230,8 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         RunError: adapters are there that were made with another base, code or data.
     """
     folder = run / "checkpoints" / runs.WARM_START
+    if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
+        os.environ.setdefault("WANDB_MODE", "offline")
     _refuse_other_origin(recipe, run)
     if recipe.warm_start is None or folder.is_dir():
         return folder if folder.is_dir() else None
@@ -267,7 +273,8 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     Args:
         recipe: what to train.
         run: folder of the run, from `runs.start`.
-        on_log: called with every log entry, once per `logging_steps`, when this process trains.
+        on_log: called with every log entry, once per `logging_steps`, when this process trains; where it goes on from a
+            checkpoint, first with the entries of the steps before. See `panel.Panel`.
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
@@ -289,8 +296,6 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return runs.drop_extra(run) if main else done
-    if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
-        os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
     config.use_vllm = config.use_vllm and not decoupled  # else TRL makes its own client, which needs a GPU
@@ -338,29 +343,13 @@ def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
         )
 
 
-def describe(entry: LogEntry) -> str:
-    """Returns one line of text about a log entry, for a run without a screen."""
-    parts = [f"step {entry['step']:>4}", f"reward {entry['reward']:.3f}"]
-    parts += [
-        f"{key.split('/')[1]} {value:.2f}"
-        for key, value in entry.items()
-        if key.endswith("/mean") and "rewards/" in key
-    ]
-    parts += [f"length {entry['completions/mean_length']:.0f}", f"equal groups {entry['frac_reward_zero_std']:.2f}"]
-    return "  ".join([*parts, f"{entry['step_time']:.1f} s"])
-
-
 def main() -> None:
     """Trains the policy of a recipe, or goes on with a run that was stopped."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.training", description=main.__doc__)
     commands.add_arguments(parser)
     recipe = commands.recipe_of(parser.parse_args())
     check_arguments(recipe)
-    train(
-        recipe,
-        runs.start(recipe),
-        on_log=lambda entry: print(describe(entry), flush=True) if "reward" in entry else None,
-    )
+    train(recipe, runs.start(recipe), on_log=Panel())
 
 
 if __name__ == "__main__":

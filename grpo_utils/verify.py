@@ -2,8 +2,8 @@
 
 The chain is run once more on a copy of what the run recorded (completions with their verdicts, adapters, training
 logs), without its tables and figures, and the sha256 of every table and figure made so is compared with the run's
-`manifest.json`. The five chapters generate and train nothing: the stamps prove that the records are those of this code
-and data. Notebook 06, where it was run, trains its small policies again.
+`manifest.json`. The five chapters train nothing and generate only the one answer at the end of notebook 05: the stamps
+prove that the records are those of this code and data. Notebook 06, where it was run, trains its small policies again.
 Tables are compared byte for byte. Figures too, where the installed matplotlib is the one that drew them.
 """
 

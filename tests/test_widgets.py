@@ -1,73 +1,196 @@
-"""The browser: what it shows of each task, its menus, its static twin, and that nothing a model wrote is run."""
+"""The browsers: what they show, their menus, their static twin, and that nothing a model wrote is run or hidden."""
 
+import html.parser
+import random
 import re
+import time
 
 import pandas as pd
 import pytest
 
-from grpo_utils import recipes, widgets
+from grpo_utils import panel, recipes, widgets
 from grpo_utils.tasks import CodeTask
+from grpo_utils.widgets import Entry, Shown
 
 PROMPT = recipes.load("smoke-code").prompt
-HOSTILE = "</pre></td><script>alert(1)</script><img src=x onerror=alert(1)>"
+HOSTILE = "</pre></div><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\u2066[a](javascript:b) $x$"
 BATCH = [
     CodeTask(task_id=i, text=f"Task {HOSTILE} number {i}.", code="def f(): pass", test_list=["assert f() == '<b>'"])
     for i in range(4)
 ]
-POLICIES = {"base <i>": ("base", 1), "trained": ("checkpoint-2", 0)}
+BEFORE, AFTER = ("base", 1), ("checkpoint-2", 0)
+ALLOWED = {"div", "p", "b", "pre", "span", "details", "summary", "em"}
 
 
 @pytest.fixture(scope="module")
-def entries():
+def records():
     rows = []
     for i in range(4):
-        for (name, shots), strict in zip(POLICIES.values(), (i in (1, 2), i in (0, 2)), strict=True):
+        for (name, shots), strict in zip((BEFORE, AFTER), (i in (1, 2), i in (0, 2)), strict=True):
             outcome = {"error": "none" if strict else "wrong answer", "message": "" if strict else HOSTILE}
             outcome |= {"outcomes": ["passed" if strict else "failed"], "truncated": False, "strict": strict}
             key = {"checkpoint": name, "split": "test", "shots": shots, "sample": -1, "task_id": i}
-            rows.append(key | outcome | {"text": f"<answer>def f():\n    return '{HOSTILE}'</answer>{HOSTILE}"})
+            text = f"<answer>def f():\n    return '{name} {HOSTILE}'</answer>{HOSTILE}"
+            rows.append(key | outcome | {"text": text})
             rows.append(rows[-1] | {"sample": 0, "text": "not greedy"})
-    return widgets.before_and_after(pd.DataFrame(rows), BATCH, PROMPT, POLICIES)
+    return pd.DataFrame(rows)
 
 
-def test_tasks_are_grouped_by_whether_strict_scoring_changed(entries):
-    assert {entry.group: entry.title[0] for entry in entries} == {
-        "gained": "0",
-        "lost": "1",
-        "both": "2",
-        "neither": "3",
-    }
+@pytest.fixture(scope="module")
+def groups(records):
+    return widgets.before_and_after(records, BATCH, PROMPT, BEFORE, AFTER)
 
 
-def test_both_completions_are_shown_with_verdict_failing_assert_and_code(entries):
-    html = widgets.render(entries[0])
-    before, after = html.split("<td")[1:]
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(widgets, "is_watched", lambda: True)
+
+
+def rollout(title: str, advantage: float, tests: float = 0.0) -> Shown:
+    return Shown(title, "the text", "x = 1", "passed", {"advantage": advantage, "tests": tests})
+
+
+def tags_in(page: str) -> list[tuple[str, set[str]]]:
+    """The elements that a browser would make, each with the names of its attributes."""
+    found = []
+
+    class Reader(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found.append((tag, {name for name, _ in attrs}))
+
+    Reader().feed(page)
+    return found
+
+
+def test_tasks_are_grouped_by_whether_strict_scoring_changed(groups):
+    titles = {name: [entry.title[0] for entry in entries] for name, entries in groups.items()}
+    assert titles == {"gained": ["0"], "lost": ["1"], "both": ["2"], "neither": ["3"]}
+
+
+def test_both_completions_are_shown_with_verdict_failing_assert_and_code(groups):
+    before, after = widgets.render(groups["gained"][0]).split("<div style='min-width:0'>")[1:]
     assert "wrong answer at `assert f() == &#x27;&lt;b&gt;&#x27;`: &lt;/pre&gt;" in before
-    assert "<b>trained</b>: passed" in after
+    assert "<b>checkpoint-2, 0-shot</b>" in after
+    assert ">passed</pre>" in after
     assert '<span style="color: #008000; font-weight: bold">def</span>' in after
-    assert "not greedy" not in html
+    assert "not greedy" not in after
 
 
-def test_what_a_model_wrote_is_escaped_wherever_it_stands(entries):
-    for html in (widgets.page(entries), *(widgets.render(entry) for entry in entries)):
-        assert not re.search(r"<(script|img|i>)", html)
-        assert html.count("<pre") == html.count("</pre>")
-        assert html.count("<td") == html.count("</td>")
+def test_an_assert_that_fails_is_named_once():
+    scores = {"error": "wrong answer", "outcomes": ["failed"], "message": 'AssertionError: assert f() == "<b>"'}
+    assert widgets.verdict_of(scores, BATCH[0]) == "wrong answer at `assert f() == '<b>'`"
 
 
-def test_the_menus_show_the_chosen_task(entries):
-    browser = widgets.Browser(entries)
-    assert list(browser.group.options) == ["gained", "lost", "both", "neither"]
-    assert browser.view.value == widgets.render(entries[0])
+def test_of_two_programs_the_changed_lines_are_shown():
+    old, new = (Shown(name, "", f"def f():\n    return {name}", "passed") for name in ("one", "two"))
+    html = re.sub("<[^>]+>", "", widgets.render(Entry("1", "question", [old, new])))
+    assert "-    return one\n+    return two" in html
+    assert "Both programs are the same." in widgets.render(Entry("1", "question", [old, old]))
+    assert "changed in the program" not in widgets.render(Entry("1", "question", [old, new, new]))
+
+
+def test_nothing_that_a_model_wrote_becomes_an_element_or_hides_a_character(groups):
+    for page in (widgets.page(groups), *(widgets.render(entries[0]) for entries in groups.values())):
+        tags = tags_in(page)
+        assert {tag for tag, _ in tags} <= ALLOWED
+        assert set().union(*(names for _, names in tags)) <= {"style", "class"}
+        assert page.count("<pre") == page.count("</pre>")
+        assert page.count("<div") == page.count("</div>")
+        assert re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page) is None
+        assert r"\x1b[31m\u202e\u2066" in page
+
+
+def test_a_broken_character_and_an_endless_text_are_shown_and_can_be_stored():
+    text = widgets.visible("\ud800\x00" + "a" * 1_000_000)
+    assert text.encode().startswith(rb"\ud800\x00aaa")
+    assert text.endswith("and 994,002 more characters")
+
+
+def test_rendering_takes_time_linear_in_a_hostile_text():
+    characters = random.Random(0)
+    for alphabet in ("'\"\\\n f{", "([{<`", "ab\n", "\x1b\u202e0"):
+        code = "".join(characters.choices(alphabet, k=1_000_000))
+        began = time.process_time()
+        widgets.render(Entry("1", code, [Shown("one", code, code, code), Shown("two", code, code[::-1], code)]))
+        assert time.process_time() - began < 3
+
+
+def test_the_menus_show_the_chosen_task(groups):
+    browser = widgets.Browser(groups)
+    assert [value for _, value in browser.group.options] == ["gained", "lost", "both", "neither"]
+    assert browser.view.value == widgets.render(groups["gained"][0])
     browser.group.value = "both"
-    assert browser.view.value == widgets.render(entries[2])
+    assert browser.view.value == widgets.render(groups["both"][0])
+    assert browser.order not in browser.children
 
 
-def test_without_a_kernel_the_first_tasks_of_each_group_stand_in_the_output(entries):
-    bundle = widgets.Browser(entries * 5)._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", "application/vnd.jupyter.widget-view+json"}
-    assert bundle["text/html"].count("<summary>0:") == widgets.PER_GROUP
-    assert "gained: 5 of 20 tasks" in bundle["text/html"]
+def test_completions_are_sorted_by_the_chosen_score_and_unknown_ones_stand_last():
+    shown = [rollout("a", 0.5, float("nan")), rollout("b", -1.0, 1.0), rollout("c", 2.0, 0.5)]
+    browser = widgets.Browser({"step 1": [Entry("1", "question", shown)]}, ("step", "prompt"))
+    assert re.findall("<b>(.)</b>", browser.view.value) == ["c", "a", "b"]
+    browser.order.value = "tests"
+    assert re.findall("<b>(.)</b>", browser.view.value) == ["b", "c", "a"]
+
+
+def test_the_order_stays_chosen_from_step_to_step():
+    steps = {f"step {i}": [Entry("1", "question", [rollout("a", 1.0, 0.0), rollout("b", 0.0, i)])] for i in (1, 2)}
+    browser = widgets.Browser(steps, ("step", "prompt"))
+    browser.order.value = "tests"
+    browser.group.value = "step 2"
+    assert browser.order.value == "tests"
+    assert "tests 2" in browser.view.value.partition("<b>a</b>")[0]
+
+
+def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
+    comparison = widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    before, after = comparison.menus
+    assert [label for label, _ in before.options] == ["base, 1-shot", "checkpoint-2, 0-shot"]
+    assert list(comparison.browser.groups) == ["gained", "lost", "both", "neither"]
+    before.value, after.value = AFTER, AFTER
+    assert list(comparison.browser.groups) == ["both", "neither"]
+    assert comparison.children[-1] is comparison.browser
+
+
+def test_without_anybody_to_click_a_static_page_is_shown_instead(records, groups):
+    entries = groups["gained"] * 5
+    for bundle in (
+        widgets.Browser({"gained": entries})._repr_mimebundle_(),
+        widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)._repr_mimebundle_(),
+    ):
+        assert set(bundle) == {"text/plain", "text/html"}
+        assert "This page includes" in bundle["text/html"]
+
+
+def test_somebody_who_can_click_gets_the_menus(records, groups, watched):
+    browsers = widgets.Browser(groups), widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    for browser in browsers:
+        assert "application/vnd.jupyter.widget-view+json" in browser._repr_mimebundle_()
+    assert not panel.is_watched()
+
+
+def test_a_page_says_how_much_of_everything_it_includes():
+    many = {f"step {i}": [Entry(f"{k}", "question", [rollout("a", 1.0)] * 8) for k in range(5)] for i in range(1, 101)}
+    page = widgets.page(many, ("step", "prompt"))
+    assert "This page includes 4 of 100 steps, 12 prompts and 96 completions." in page
+    assert re.findall("<b>(step [0-9]+): 5 prompts</b>", page) == ["step 1", "step 34", "step 67", "step 100"]
+    assert page.count("<summary>0</summary>") == 4
+
+
+def test_a_page_does_not_grow_beyond_its_bound_whatever_was_written():
+    worst = Shown("a", "if 1 " * 5_000, "if 1 " * 5_000, "passed")
+    page = widgets.page({"group": [Entry(str(i), "question", [worst] * 3) for i in range(3)]})
+    assert len(page) < widgets.CHARACTERS + 1_000
+    entries = page.count("<summary>the whole") // 3
+    assert 0 < entries < 3
+    assert f"{entries} task" in page
+
+
+def test_a_written_page_stands_alone_and_forbids_scripts(groups, tmp_path):
+    text = widgets.write_page(tmp_path / "page.html", "<title>", groups).read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "default-src 'none'" in text
+    assert "<title>&lt;title&gt;</title>" in text
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags_in(text)}
 
 
 def test_code_that_is_missing_or_cut_off_is_said_so():
