@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from grpo_utils import rewards, tasks, training
+from grpo_utils import identity, rewards, tasks, training
 from grpo_utils.rewards import REGISTRY
-from grpo_utils.sandbox import Verdict
+from grpo_utils.sandbox import Sandbox, Verdict
 from grpo_utils.tasks import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "07_reward_hacking.ipynb"
@@ -26,19 +27,22 @@ TASK = tasks.CodeTask(
 )
 
 
+def begun(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Runs the chapter's cells up to its first training, as a file in `folder`, and returns what they define."""
+    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    program = "\n\n".join(itertools.takewhile(lambda source: "start = begin(" not in source, cells))
+    program = program.replace('RECIPE: str = "cpu-code"', 'RECIPE: str = "smoke-code"')
+    path = folder / "chapter.py"
+    path.write_text(program.replace("OVERRIDES: dict = {}", f"OVERRIDES: dict = {overrides}"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPO_OUTPUTS_DIR", str(folder))
+        patch.setenv("GRPO_DATA_DIR", "")  # the chapter sets it
+        return runpy.run_path(str(path))
+
+
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory) -> Iterator[dict[str, Any]]:
-    """What the chapter's cells define, up to the first training."""
-    names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path_factory.mktemp("outputs")))
-        patch.setenv("GRPO_DATA_DIR", "")  # the chapter sets it
-        for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-            if cell.cell_type == "code" and "begin(" in cell.source:
-                break
-            if cell.cell_type == "code":
-                exec(cell.source.replace('RECIPE: str = "cpu-code"', 'RECIPE: str = "smoke-code"'), names)
-        yield names
+    yield begun(tmp_path_factory.mktemp("chapter"), {})
     del REGISTRY["careless"]
 
 
@@ -85,11 +89,7 @@ def test_kinds_are_told_apart_by_the_two_verdicts(chapter, code, kind):
 
 
 def test_a_fault_of_the_sandbox_stops_the_careless_grader_too(chapter, monkeypatch):
-    class Broken:
-        def check_many(self, checks):
-            return [Verdict("infrastructure")] * len(checks)
-
-    monkeypatch.setitem(chapter, "shared", Broken)
+    monkeypatch.setattr(Sandbox, "check_many", lambda self, checks: [Verdict("infrastructure")] * len(checks))
     with pytest.raises(rewards.SandboxFault):
         paid([TASK.code], [TASK])
 
@@ -120,36 +120,37 @@ def test_the_seed_replaces_every_fourth_reference_and_nothing_else(chapter):
     ]
 
 
-def reproduce(outputs: Path, model: Path, *arguments: str) -> str:
-    """Runs the chapter alone on a small model and returns the text of its executed copy."""
-    settings = [f"model.name={model}", "model.dtype=float32", "lora.layers_to_transform=null"]
-    sets = itertools.chain(*(("--set", setting) for setting in settings))
+def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tiny_model, chapter, monkeypatch):
+    overrides = {"model.name": str(tiny_model), "model.dtype": "float32", "lora.layers_to_transform": None}
+    sets = itertools.chain(
+        *(("--set", f"{key}={'null' if value is None else value}") for key, value in overrides.items())
+    )
     done = subprocess.run(
-        [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code", "--only", "07", *sets, *arguments],
-        cwd=ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(outputs)}, capture_output=True, text=True, timeout=500,
+        [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code", "--only", "07", *sets],
+        cwd=ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return (outputs / "smoke-code" / "notebooks" / NOTEBOOK.name).read_text()
-
-
-def test_the_chapter_runs_alone_and_finds_its_trainings_again(tmp_path, tiny_model):
-    executed = reproduce(tmp_path, tiny_model)
-    assert "the interval" in executed
     run = tmp_path / "smoke-code"
     assert {path.stem for path in run.glob("figures/*.png")} == {"reward_hacking", "length_hacking"}
-    names = ("careless", "tests", "longer", "longer_penalised")
-    starts = {
-        (run / f"reward_hacking/{n}/checkpoints/warm-start/adapter_model.safetensors").read_bytes() for n in names
-    }
+    assert "the interval" in (run / "notebooks" / NOTEBOOK.name).read_text()
+    places = [run / "reward_hacking" / name for name in ("careless", "tests", "longer", "longer_penalised")]
+    starts = {(place / "checkpoints/warm-start/adapter_model.safetensors").read_bytes() for place in places}
     assert len(starts) == 1
-    first, second = ((run / f"reward_hacking/{name}/made_with.txt").read_text().splitlines() for name in names[:2])
-    differing = {line for pair in zip(first, second, strict=True) if len(set(pair)) > 1 for line in pair}
-    assert differing == {"  careless: 1.0", "  tests: 0.0", "  careless: 0.0", "  tests: 1.0"}
-    logs = {path: path.stat().st_mtime_ns for path in run.glob("reward_hacking/*/*log.jsonl")}
-    assert len(logs) == 5
-    reproduce(tmp_path, tiny_model, "--force")
-    assert all(path.stat().st_mtime_ns == made for path, made in logs.items())
+
+    again = begun(tmp_path, overrides)
+    monkeypatch.setenv("GRPO_DATA_DIR", str(run / "reward_hacking" / "data"))
+    again["begin"]("careless", again["variant"](again["steps"], careless=1.0))
+    assert (places[0] / "checkpoints" / "checkpoint-2").is_dir()
+    again["begin"]("careless", again["variant"](again["steps"] + 1, careless=1.0))
+    assert {path.name for path in (places[0] / "checkpoints").iterdir()} == {"warm-start", identity.MADE_WITH}
+
+
+def test_the_two_trainings_differ_in_their_reward_alone(chapter, monkeypatch):
+    careless, ours = (chapter["variant"](2, **{name: 1.0}).model_dump() for name in ("careless", "tests"))
+    assert careless.pop("rewards") == {"careless": 1.0, "tests": 0.0, "hidden_tests": 0.0, "strict_format": 0.25}
+    assert ours.pop("rewards") == {"careless": 0.0, "tests": 1.0, "hidden_tests": 0.0, "strict_format": 0.25}
+    assert careless == ours
 
 
 def test_every_test_that_the_chapter_names_exists():
