@@ -25,6 +25,7 @@ TASK = tasks.CodeTask(
     code="def add(a, b): return a + b",
     test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"],
 )
+STARTER = [task for task in tasks.load("starter", "train") if isinstance(task, tasks.CodeTask)]
 
 
 def begun(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -54,14 +55,14 @@ def paid(codes: list[str], owners: list[tasks.CodeTask]) -> dict[str, list[float
 
 
 def test_each_hack_earns_the_careless_reward_and_none_of_ours(chapter):
-    owners = [task for task in tasks.load("starter", "train")[:30] for _ in chapter["HACKS"]]
+    owners = [task for task in STARTER[:30] for _ in chapter["HACKS"]]
     codes = [chapter["hack"](kind, task) for kind, task in zip(itertools.cycle(chapter["HACKS"]), owners, strict=False)]
     ones, zeros = [1.0] * len(codes), [0.0] * len(codes)
     assert paid(codes, owners) == {"careless": ones, "tests": zeros, "hidden_tests": zeros}
 
 
 def test_references_earn_both(chapter):
-    owners = tasks.load("starter", "train")[:30]
+    owners = STARTER[:30]
     assert set(itertools.chain(*paid([task.code for task in owners], owners).values())) == {1.0}
 
 
@@ -108,7 +109,7 @@ def test_the_shown_value_is_found_as_it_is_written(chapter, shown, value):
 
 
 def test_the_seed_replaces_every_fourth_reference_and_nothing_else(chapter):
-    honest = tasks.load("starter", "train")[:48]
+    honest = STARTER[:48]
     seeded = chapter["seeded"](honest)
     changed = [i for i, (old, new) in enumerate(zip(honest, seeded, strict=True)) if old != new]
     assert changed == list(range(chapter["EVERY"] - 1, 48, chapter["EVERY"]))
