@@ -187,7 +187,7 @@ async def _reply(client: httpx.AsyncClient, asking: Chat, settings: Teacher) -> 
     try:
         async with asyncio.timeout(settings.timeout):
             reply = await client.post("chat/completions", json=request | {"logprobs": True, "top_logprobs": 20})
-        if reply.is_error:
+        if not reply.is_success:
             return f"HTTP {reply.status_code}", None
         return "scored", read_grade(reply.json()["choices"][0])
     except TimeoutError:
