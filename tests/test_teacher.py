@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,13 +256,12 @@ def test_an_address_that_is_none_is_refused(url):
 
 
 def test_the_recipe_with_a_teacher_is_the_one_without_and_its_budget_covers_every_completion(tmp_path):
-    recipe = recipes.load("llama3-8b-mbpp-teacher")
+    recipe = recipes.load("llama3-8b-mbpp-teacher", {"grpo.scale_rewards": "group"})
     plain = recipes.load("llama3-8b-mbpp-a100")
     assert recipe.teacher is not None
     assert recipe.model_copy(update={"teacher": None, "name": plain.name}) == plain
-    assert (
-        recipe.teacher.calls == recipe.grpo["max_steps"] * training.grpo_config(recipe, tmp_path).generation_batch_size
-    )
+    completions = training.grpo_config(recipe, tmp_path).generation_batch_size
+    assert recipe.teacher.calls == recipe.grpo["max_steps"] * completions
 
 
 def test_the_trainer_awaits_the_reward_of_a_teacher_under_its_name(tmp_path):
@@ -300,9 +297,4 @@ def test_the_chapter_runs_on_a_smoke_training_is_found_done_and_leaves_no_server
         outcomes = dict(calls.execute("SELECT outcome, count(*) FROM calls GROUP BY outcome"))
     assert outcomes["scored"] > 10
     assert not {"asked", "timeout", "unreachable"} & set(outcomes)
-    text = "".join(
-        str(output.get("text", "")) + str(output.get("data", {}).get("text/plain", ""))
-        for cell in nbformat.reads(executed, as_version=4).cells
-        for output in cell.get("outputs", [])
-    )
-    assert re.search(r"with teacher - tests alone", text) or "with teacher - tests alone" in executed
+    assert "with teacher - tests alone" in executed

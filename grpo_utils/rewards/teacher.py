@@ -3,7 +3,8 @@
 It reads what stands in the first tag and the question, no code and no result, so that it can pay for what tests do not
 see. TRL awaits it (`training.teacher_reward`) beside the rewards of the registry. Those are rules, and can be asked
 about a whole data set; this one costs money and time, is asked during training alone, and can be talked into things:
-a recipe gives it less weight than its other rewards. Notebook 09 measures how far it can be trusted.
+a recipe must give it less weight than its tests. That limits it only where tests differ within a group, or where
+`scale_rewards` is none. Notebook 09 measures how far it can be trusted.
 
 Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget holds over
 kills and over all processes of a training.
