@@ -86,7 +86,7 @@ class Teacher(_Section):
     calls, `parallel` at a time, each of which may take `timeout` seconds.
     """
 
-    url: str = Field(pattern=r"^https?://[^\s/]+\S*$")
+    url: str = Field(pattern=r"^https?://[^\s/@]+[^\s@]*$")  # no @: a key has no place in a recipe
     model: str
     weight: float = Field(gt=0)
     calls: NonNegativeInt

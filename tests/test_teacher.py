@@ -164,7 +164,7 @@ def test_the_budget_holds_over_calls_and_counts_failures_and_calls_that_a_kill_c
     assert grade(thinking("e"), calls=4) == ([None], {"teacher/over budget": 1})
 
 
-def test_processes_that_share_a_ledger_share_its_budget(endpoint, tmp_path):
+def test_trainings_that_share_a_ledger_share_its_budget(endpoint, tmp_path):
     url = f"http://127.0.0.1:{endpoint.server.server_port}/v1"
     settings = Teacher(url=url, model="big", weight=0.25, calls=10)
     endpoint.pause = 0.01
@@ -249,7 +249,9 @@ def test_a_teacher_that_weighs_as_much_as_the_tests_is_refused():
         recipes.load("llama3-8b-mbpp-teacher", {"teacher.weight": 1.0})
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8001/v1", "ftp://host/v1", "http://", "http:///v1"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8001/v1", "ftp://host/v1", "http://", "http:///v1", "https://me:key@host/v1"]
+)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(RecipeError, match=r"'teacher\.url'"):
         recipes.load("llama3-8b-mbpp-teacher", {"teacher.url": url})
