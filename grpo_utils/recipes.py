@@ -80,6 +80,22 @@ class Evaluation(_Section):
     engine: Literal["transformers", "vllm"] = "transformers"
 
 
+class Teacher(_Section):
+    """A model that grades the reasoning of completions during training: see `rewards.teacher`.
+
+    `url` is an OpenAI-compatible endpoint, up to its `/v1`; its API key, if it wants one, is read from the environment
+    variable GRPO_TEACHER_KEY. The grade, from 0 to 1, enters the reward with `weight`. A run makes at most `calls`
+    calls, `parallel` at a time, each of which may take `timeout` seconds.
+    """
+
+    url: str = Field(pattern=r"^https?://[^\s/@]+[^\s@]*$")  # no @: a key has no place in a recipe
+    model: str
+    weight: float = Field(gt=0)
+    calls: NonNegativeInt
+    parallel: int = Field(default=16, ge=1)
+    timeout: float = Field(default=60.0, gt=0)
+
+
 class Recipe(_Section):
     """All settings of a run. Read one with `load`.
 
@@ -94,6 +110,7 @@ class Recipe(_Section):
     dataset: Dataset
     prompt: Prompt
     rewards: dict[str, float] = Field(min_length=1)
+    teacher: Teacher | None = None
     warm_start: dict[str, Any] | None = None
     grpo: dict[str, Any]
     evaluation: Evaluation
@@ -117,6 +134,12 @@ class Recipe(_Section):
     def _engine_can_do_it(self) -> Self:
         if self.model.engine == "unsloth" and (self.warm_start or self.launcher):
             raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
+        return self
+
+    @model_validator(mode="after")
+    def _tests_outweigh_the_teacher(self) -> Self:
+        if self.teacher and self.teacher.weight >= max(self.rewards.values()):
+            raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
         return self
 
     def to_yaml(self) -> str:

@@ -8,6 +8,7 @@ TRL's and PEFT's own; this module only puts a recipe into their terms.
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -45,6 +46,7 @@ from grpo_utils import (
 from grpo_utils.errors import nearest
 from grpo_utils.panel import LogEntry, Panel
 from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.rewards.teacher import teacher
 from grpo_utils.signal_guard import SignalGuard
 from grpo_utils.survival import SealCheckpoints, StopOnSignal
 from grpo_utils.tasks import DataError, Task
@@ -113,6 +115,19 @@ def reward_functions(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[
     )
 
 
+def teacher_reward(recipe: Recipe, run: Path) -> list[Callable[..., Any]]:
+    """Returns the async reward of the recipe's teacher with its settings bound, or an empty list if it has none.
+
+    Args:
+        recipe: its `teacher` and `prompt` blocks.
+        run: folder of the run, which keeps the ledger of the teacher's calls.
+    """
+    if recipe.teacher is None:
+        return []
+    ledger = run / "teacher.sqlite"
+    return [functools.partial(teacher, settings=recipe.teacher, tags=recipe.prompt.tags, ledger=ledger)]
+
+
 def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     """Returns the tasks to train on: the training split, without those that the base always or never solves.
 
@@ -144,8 +159,9 @@ def training_set(recipe: Recipe, run: Path) -> Dataset:
 
 def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
     """Returns TRL's configuration: the recipe's `grpo` block, and what its other blocks and the machine decide."""
+    judged = [recipe.teacher.weight] if recipe.teacher else []
     settings = {
-        "reward_weights": list(recipe.rewards.values()),
+        "reward_weights": [*recipe.rewards.values(), *judged],
         "log_completions": True,
         "num_completions_to_print": 0,
     }
@@ -310,7 +326,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         processing_class=base.tokenizer,
         args=config,
         train_dataset=training_set(recipe, run),
-        reward_funcs=functions,  # type: ignore[arg-type]
+        reward_funcs=[*functions, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else generation.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],

@@ -13,7 +13,8 @@ def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     training.check_arguments(recipe)
     config = training.grpo_config(recipe, tmp_path)
     assert config.max_steps == recipe.grpo["max_steps"]
-    assert config.reward_weights == list(recipe.rewards.values())
+    judged = [recipe.teacher.weight] if recipe.teacher else []
+    assert config.reward_weights == [*recipe.rewards.values(), *judged]
     assert LoraConfig(**recipe.lora).r == recipe.lora["r"]
     functions, _ = training.reward_functions(recipe)
     assert [function.__name__ for function in functions] == list(recipe.rewards)
