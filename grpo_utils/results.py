@@ -191,14 +191,12 @@ def reward_table(
 
 def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) -> pd.DataFrame:
     """Mean reward by task (rows) and reward (columns), with the weighted sum as the last column."""
-    from grpo_utils import training  # which imports this module
-
     kept = records[(records.checkpoint == checkpoint) & (records.split == "test") & (records.shots == shots)]
     kept = kept[kept["sample"] >= 0]
     owners = {task.task_id: task for task in tasks.load_split(recipe, "test")}
-    columns = training.columns([owners[task_id] for task_id in kept.task_id])
+    columns = tasks.columns([owners[task_id] for task_id in kept.task_id])
     columns |= {"prompts": kept.task_id.astype(str).tolist(), "completion_ids": [[0] * n for n in kept.tokens]}
-    functions, weights = training.reward_functions(recipe, stop_on_fault=True)
+    functions, weights = rewards.of_recipe(recipe, stop_on_fault=True)
     paid = pd.DataFrame({one.__name__: one(kept.text.tolist(), **columns) for one in functions}, dtype=float)
     paid[TOTAL] = paid.fillna(0.0) @ weights  # as TRL adds them up
     return paid.groupby(kept.task_id.to_numpy()).mean()

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -93,28 +93,6 @@ def check_arguments(recipe: Recipe) -> None:
             raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {error}") from error
 
 
-def columns(batch: Sequence[Task]) -> dict[str, list[Any]]:
-    """Returns the columns that rewards read, one entry per task."""
-    rows = [task.columns() for task in batch]
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def reward_functions(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[rewards.Reward], list[float]]:
-    """Returns the recipe's rewards with its settings bound, and their weights.
-
-    Args:
-        recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
-        stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
-    """
-    return rewards.build(
-        recipe.rewards,
-        tags=recipe.prompt.tags,
-        visible_asserts=recipe.prompt.visible_asserts,
-        max_completion_length=recipe.grpo["max_completion_length"],
-        stop_on_fault=stop_on_fault,
-    )
-
-
 def teacher_reward(recipe: Recipe, run: Path) -> list[Callable[..., Any]]:
     """Returns the async reward of the recipe's teacher with its settings bound, or an empty list if it has none.
 
@@ -154,7 +132,7 @@ def training_set(recipe: Recipe, run: Path) -> Dataset:
     batch = practice_tasks(recipe, run)
     examples = tasks.examples(recipe)[: recipe.prompt.shots]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
-    return Dataset.from_dict({"prompt": prompts, "task_id": [task.task_id for task in batch], **columns(batch)})
+    return Dataset.from_dict({"prompt": prompts, "task_id": [task.task_id for task in batch], **tasks.columns(batch)})
 
 
 def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
@@ -318,7 +296,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     memory.warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
     base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
-    functions, _ = reward_functions(recipe, stop_on_fault=True)
+    functions, _ = rewards.of_recipe(recipe, stop_on_fault=True)
     stop, log = StopOnSignal(), TrainingLog(run / "training_log.jsonl", on_log)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(

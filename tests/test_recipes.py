@@ -3,7 +3,7 @@
 import pytest
 from peft import LoraConfig
 
-from grpo_utils import recipes, training
+from grpo_utils import recipes, rewards, training
 from grpo_utils.recipes import RecipeError
 
 
@@ -16,7 +16,7 @@ def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     judged = [recipe.teacher.weight] if recipe.teacher else []
     assert config.reward_weights == [*recipe.rewards.values(), *judged]
     assert LoraConfig(**recipe.lora).r == recipe.lora["r"]
-    functions, _ = training.reward_functions(recipe)
+    functions, _ = rewards.of_recipe(recipe)
     assert [function.__name__ for function in functions] == list(recipe.rewards)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from grpo_utils import identity, rewards, tasks, training
+from grpo_utils import identity, rewards, tasks
 from grpo_utils.rewards import REGISTRY
 from grpo_utils.sandbox import Sandbox, Verdict
 from grpo_utils.tasks import ROOT
@@ -51,7 +51,7 @@ def paid(codes: list[str], owners: list[tasks.CodeTask]) -> dict[str, list[float
     """What the careless grader and ours pay for programs."""
     texts = [f"<thought>So.</thought><answer>\n{code}\n</answer>" for code in codes]
     functions, _ = rewards.build(dict.fromkeys(("careless", "tests", "hidden_tests"), 1.0), visible_asserts=1)
-    return {function.__name__: function(texts, **training.columns(owners)) for function in functions}
+    return {function.__name__: function(texts, **tasks.columns(owners)) for function in functions}
 
 
 def test_each_hack_earns_the_careless_reward_and_none_of_ours(chapter):

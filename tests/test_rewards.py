@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trl.rewards.format_rewards import think_format_reward
 from trl.rewards.other_rewards import get_soft_overlong_punishment
 
-from grpo_utils import recipes, rewards, training
+from grpo_utils import recipes, rewards
 from grpo_utils.errors import UserError
 from grpo_utils.rewards import REGISTRY
 from grpo_utils.rewards import code as code_rewards
@@ -153,7 +153,7 @@ def test_a_reward_that_can_only_pay_one_number_is_refused():
 @pytest.mark.parametrize("name", recipes.names())
 def test_the_rewards_of_every_recipe_can_be_built(name):
     recipe = recipes.load(name)
-    functions, weights = training.reward_functions(recipe)
+    functions, weights = rewards.of_recipe(recipe)
     assert dict(zip([function.__name__ for function in functions], weights, strict=True)) == recipe.rewards
 
 

@@ -32,7 +32,7 @@ from .code import (
 from .format import soft_format, strict_format, tag_count, think_format
 from .length import cosine, length_penalty, overlong, truncated
 from .maths import hard_correctness, integer, numeric, soft_correctness
-from .registry import REGISTRY, Completion, Registered, Reward, build, column, reward, text_of, texts
+from .registry import REGISTRY, Completion, Registered, Reward, build, column, of_recipe, reward, text_of, texts
 
 __all__ = [
     "REGISTRY",
@@ -51,6 +51,7 @@ __all__ = [
     "judge",
     "length_penalty",
     "numeric",
+    "of_recipe",
     "overlong",
     "reward",
     "runs",

@@ -1,6 +1,6 @@
 """Rewards for programs, all by the sandbox's verdict on the code inside the last tag.
 
-They read the columns `asserts`, `setup` and `names` (see `training.columns`). A program of a batch is run once, however
+They read the columns `asserts`, `setup` and `names` (see `tasks.columns`). A program of a batch is run once, however
 often it comes and however many of these rewards a recipe names: each only grades the verdicts in its own way.
 """
 

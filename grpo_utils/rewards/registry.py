@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from grpo_utils.errors import UserError, nearest
+from grpo_utils.recipes import Recipe
 
 Completion = str | list[dict[str, str]]
 TAGS = ("thought", "answer")  # the sections of a completion, unless the recipe names others
@@ -135,6 +136,22 @@ def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], 
         bound.__name__ = name  # type: ignore[attr-defined], TRL unwraps a partial to find its name, others may not
         functions.append(cast(Reward, bound))
     return functions, list(weights.values())
+
+
+def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward], list[float]]:
+    """Returns the rewards of a recipe with its settings bound, and their weights.
+
+    Args:
+        recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
+        stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
+    """
+    return build(
+        recipe.rewards,
+        tags=recipe.prompt.tags,
+        visible_asserts=recipe.prompt.visible_asserts,
+        max_completion_length=recipe.grpo["max_completion_length"],
+        stop_on_fault=stop_on_fault,
+    )
 
 
 def text_of(completion: Completion) -> str:

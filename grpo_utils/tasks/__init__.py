@@ -23,7 +23,7 @@ from .loading import (
     shorten,
 )
 from .maths import MathsTask
-from .task import DataError, Message, Task, messages
+from .task import DataError, Message, Task, columns, messages
 
 __all__ = [
     "HUB",
@@ -34,6 +34,7 @@ __all__ = [
     "MathsTask",
     "Message",
     "Task",
+    "columns",
     "count_branches",
     "download",
     "examples",

@@ -124,3 +124,9 @@ def messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]
         chat.append({"role": "user", "content": example.question(prompt)})
         chat.append({"role": "assistant", "content": example.reference_answer(prompt.tags)})
     return [*chat, {"role": "user", "content": task.question(prompt)}]
+
+
+def columns(batch: Sequence[Task]) -> dict[str, list[Any]]:
+    """Returns the columns that rewards read, one entry per task; all tasks are of one kind."""
+    rows = [task.columns() for task in batch]
+    return {name: [row[name] for row in rows] for name in rows[0]}
