@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures clean
+.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures site site-check clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -50,8 +50,19 @@ bench: install  ## measure the speed of rewards, generation and the sandbox
 seeds: install  ## after `make reproduce`: train two more seeds and compare
 	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE)
 
-figures: install  ## draw a finished run's figures again
-	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) $(ARGS)
+figures: install  ## draw a finished run's figures again, and put them into figures/
+	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures/$(RECIPE) $(ARGS)
+
+# beside the CPU profile, which stays as it is
+$(VENV)/.site: $(VENV)/.installed requirements/site.lock
+	@$(PIP) install --no-deps --requirement requirements/site.lock
+	@touch $@
+
+site: $(VENV)/.site  ## after `make reproduce`: notebooks, results and reference as a website in _site/
+	@$(BIN)/python docs/build.py --recipe $(RECIPE) $(ARGS)
+
+site-check: $(VENV)/.site  ## check the links of _site/ and open every page in headless Chromium
+	@$(BIN)/python docs/check.py $(ARGS)
 
 clean:  ## remove .venv; outputs stay
 	@rm -rf $(VENV)

@@ -177,7 +177,7 @@ def gsm8k_correct(completion: str, solution: str, strict: bool) -> bool:
 
     Args:
         completion: what the policy wrote, up to a stop word.
-        solution: GSM8K's worked solution, which ends with `#### ` and the gold number.
+        solution: GSM8K's worked solution, which ends with `####` and the gold number.
         strict: the harness's `strict-match` (the number after the last "The final answer is") instead of its
             `flexible-extract` (the last number).
 

@@ -6,14 +6,20 @@
 
 import argparse
 import itertools
-from collections.abc import Collection
+import shlex
+import shutil
+import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -22,16 +28,25 @@ from grpo_utils import commands, results, runs, training
 from grpo_utils.recipes import Recipe
 from grpo_utils.statistics import Interval, bootstrap_mean, wilson
 
-# Okabe and Ito's palette, which people with colour blindness can tell apart
-BLUE, ORANGE, GREEN, RED, GREY, PINK = COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F", "#CC79A7"
-SPLIT_COLOURS = {"prompt": PINK, "train": GREY, "validation": ORANGE, "test": BLUE}
+# Found by a search: each colour has a contrast of 3 to a white and to a dark page, and any two stay apart for eyes with
+# full colour vision, deuteranopia, protanopia and tritanopia (tests/test_plots.py measures both). The grey of
+# text and axes has the same contrast to white as to a dark page, so that one file serves both.
+BLUE, ORANGE, GREEN, RED, GREY, PURPLE = COLOURS = "#1371FA", "#D87E09", "#04715B", "#C71412", "#959593", "#A35BA8"
+INK = "#7A7A7A"
+INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+SPLIT_COLOURS = {"prompt": PURPLE, "train": GREY, "validation": ORANGE, "test": BLUE}
 STYLE = {
+    **dict.fromkeys(INKED, INK),
     "figure.dpi": 110,
     "savefig.dpi": 160,
     "savefig.bbox": "tight",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "grid.alpha": 0.25,
     "font.size": 10,
     "axes.titlesize": 11,
@@ -60,12 +75,12 @@ def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> 
         "groups without spread (share)": {"frac_reward_zero_std": "no spread"},
         "entropy (nats per token)": {"entropy": "entropy"},
         "clipped ratios (share of tokens)": {"clip_ratio/region_mean": "clipped"},
-        "gradient norm": {"grad_norm": "norm"},
+        "gradient norm before clipping": {"grad_norm": "norm"},
         "KL to the base (nats per token)": {"kl": "KL"},
     }
-    figure, axes = plt.subplots(2, 4, figsize=(13, 5.2), layout="constrained")
-    for axis, (title, series) in zip(axes.flat, panels.items(), strict=True):
-        axis.set(title=title, xlabel="training step")
+    figure, axes = plt.subplots(2, 4, figsize=(13, 6), layout="constrained")
+    for axis, (quantity, series) in zip(axes.flat, panels.items(), strict=True):
+        axis.set(xlabel="training step", ylabel=quantity)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         for (column, label), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
             if column not in frame:
@@ -90,16 +105,16 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     kept = records[records.split == "validation"]
     names = sorted(kept.checkpoint.unique(), key=results.step_of)
     prompts = sorted(kept.shots.unique(), key=lambda shots: shots != trained_shots)  # the prompt of training first
-    for shots, colour in zip(prompts, (BLUE, GREY, ORANGE, GREEN), strict=False):
+    for shots, colour, marker in zip(prompts, (BLUE, ORANGE, GREEN, RED), "osD^", strict=False):
         points = {names.index(name): point for name, point in _by_checkpoint(kept[kept.shots == shots]).items()}
         label = f"{shots}-shot" + (", as trained" if shots == trained_shots else "")
         label += "" if (kept[kept.shots == shots]["sample"] >= 0).any() else ", greedy only"
-        axis.plot(points.keys(), [point.value for point in points.values()], "o-", color=colour, label=label)
+        axis.plot(points.keys(), [point.value for point in points.values()], marker=marker, color=colour, label=label)
         low, high = [point.low for point in points.values()], [point.high for point in points.values()]
         axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
     count = kept.task_id.nunique()
     axis.set_xticks(range(len(names)), [_label(name) for name in names])
-    axis.set(ylabel="strict pass@1", ylim=(0, None))
+    axis.set(xlabel="policy", ylabel="strict pass@1 (share of completions)", ylim=(0, None))
     axis.set_title(f"Learning curve on {count} validation tasks, bands are 95 % intervals")
     axis.legend()
     return figure
@@ -130,17 +145,18 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_sho
     use_style()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", sharey=True)
     aside = published.step.max() / 120  # points of the two prompts stand side by side
-    for column, shift, colour in (("0-shot", -aside, GREY), ("3-shot", aside, ORANGE)):
+    for column, shift, colour in (("0-shot", -aside, GREEN), ("3-shot", aside, ORANGE)):
         rows = zip(published[column], published.tasks, strict=True)
         errors = _reach([wilson(round(share * tasks), tasks) for share, tasks in rows])
         left.errorbar(published.step + shift, published[column], errors, fmt="o", color=colour, label=column)
-    left.set(xlabel="training step (0 is the base)", ylabel="pass@1", ylim=(0, None))
+    left.set(xlabel="training step (0 is the base)", ylabel="pass@1 (share of completions)", ylim=(0, None))
     left.set_title(f"Published: an 8B model, {published.tasks.iloc[0]} test tasks")
     validation = records[(records.split == "validation") & (records.shots == trained_shots)]
     ours = _by_checkpoint(validation)
     heights = [point.value for point in ours.values()]
     right.errorbar(range(len(ours)), heights, _reach(ours.values()), fmt="o", color=BLUE, label=f"{trained_shots}-shot")
     right.set_xticks(range(len(ours)), [_label(name) for name in ours])
+    right.set(xlabel="policy", ylabel="strict pass@1 (share of completions)")
     right.set_title(f"This run: {validation.task_id.nunique()} validation tasks, bars are 95 % intervals")
     left.legend(loc="lower right")
     right.legend(loc="lower right")
@@ -166,24 +182,25 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     series = (
         ("strict, sampled", sampled, "strict", BLUE),
         ("lenient, sampled", sampled, "lenient", ORANGE),
-        ("strict, greedy", greedy, "strict", GREY),
+        ("strict, greedy", greedy, "strict", GREEN),
     )
     for offset, (label, kept, column, colour) in zip((-0.27, 0.0, 0.27), series, strict=True):
         groups = [kept[(kept.checkpoint == name) & (kept.shots == shots)] for name, shots in prompts]
         _bars(left, [(i + offset, group) for i, group in enumerate(groups)], column, colour, 0.25, label)
     left.set_xticks(range(len(prompts)), [f"{names[name]}\n{shots}-shot" for name, shots in prompts])
-    left.set(ylabel="pass@1", ylim=(0, None), title=f"Test split, {test.task_id.nunique()} tasks")
+    left.set(xlabel="policy and prompt", ylabel="pass@1 (share of completions)", ylim=(0, None))
+    left.set(title=f"Test split, {test.task_id.nunique()} tasks")
     left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3)
     grades = sorted(grade for grade in test.grade.dropna().unique())
     chosen = {results.BASE: results.best_prompt(records), results.WARM_START: trained_shots, best: trained_shots}
-    for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (PINK, RED, GREEN), strict=True):
+    for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (GREY, PURPLE, BLUE), strict=True):
         kept = sampled[(sampled.checkpoint == name) & (sampled.shots == shots)]
         if kept.empty:  # a recipe without a warm start
             continue
         groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
         _bars(right, groups, "strict", colour, 0.25, f"{names[name]}, {shots}-shot")
-    right.set_xticks(range(len(grades)), [f"grade {grade:.0f}" for grade in grades])
-    right.set(ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
+    right.set_xticks(range(len(grades)), [f"{grade:.0f}" for grade in grades])
+    right.set(xlabel="grade of the tasks", ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
     right.legend(loc="upper right")
     return figure
 
@@ -198,25 +215,32 @@ def _bars(
         if len(group)
     ]
     heights, errors = [point.value for _, point in bars], _reach([point for _, point in bars])
-    axis.bar([x for x, _ in bars], heights, width, color=colour, label=label, yerr=errors, error_kw={"elinewidth": 1})
+    axis.bar([x for x, _ in bars], heights, width, label=label, yerr=errors, **_tinted(colour))
+
+
+def _tinted(colour: str) -> dict[str, Any]:
+    """How bars look: tinted, so that their error bars stand out of them on a white and on a dark page."""
+    return {"color": to_rgba(colour, 0.5), "edgecolor": colour, "ecolor": colour, "error_kw": {"elinewidth": 1.5}}
 
 
 def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
-    """Draws how completions on test fail, as shares of all: the base with its best prompt, the policy as trained."""
+    """Draws how completions on test fail, as shares of all: the base with its best prompt, the policy as trained.
+
+    Error bars are 95 % bootstrap intervals over tasks.
+    """
     use_style()
     test = records[records.split == "test"]
-    bars = {"base": (results.BASE, results.best_prompt(records)), "trained": (best, trained_shots)}
-    shares = {}
-    for label, (name, shots) in bars.items():
-        kept = test[(test.checkpoint == name) & (test.shots == shots)]
-        shares[f"{label}, {shots}-shot"] = kept["error"].value_counts(normalize=True)
-    table = pd.DataFrame(shares).fillna(0.0).drop(index="none", errors="ignore")
-    table = table.sort_values(table.columns[0])
+    policies = {"base": (results.BASE, results.best_prompt(records)), "trained": (best, trained_shots)}
+    kept = [test[(test.checkpoint == name) & (test.shots == shots)] for name, shots in policies.values()]
+    kinds = pd.concat(kept)["error"].value_counts().drop(index="none", errors="ignore").index[::-1]
     figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
-    for offset, colour, label in zip((0.2, -0.2), (GREY, BLUE), table, strict=True):
-        axis.barh([i + offset for i in range(len(table))], table[label], 0.38, color=colour, label=label)
-    axis.set_yticks(range(len(table)), table.index)
-    axis.set(xlabel="share of completions", title="Why completions on test fail")
+    sides = zip(policies.items(), kept, (0.2, -0.2), (GREY, BLUE), strict=True)
+    for (label, (_, shots)), rows, offset, colour in sides:
+        points = [bootstrap_mean((rows["error"] == kind).groupby(rows.task_id).mean().tolist()) for kind in kinds]
+        heights, widths = [i + offset for i in range(len(kinds))], [point.value for point in points]
+        axis.barh(heights, widths, 0.38, label=f"{label}, {shots}-shot", xerr=_reach(points), **_tinted(colour))
+    axis.set_yticks(range(len(kinds)), kinds)
+    axis.set(xlabel="share of completions", ylabel="kind of failure", title="Why completions on test fail")
     axis.legend(loc="lower right")
     return figure
 
@@ -236,7 +260,7 @@ def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
     for row, (name, points) in zip(axes, planes.items(), strict=True):
         x, y = points[order].T
         for axis, title in zip(row, ("split", "difficulty", "cluster"), strict=True):
-            axis.set(title=f"{name}, by {title}", xticks=[], yticks=[])
+            axis.set(title=f"by {title}", xlabel=f"{name} 1", ylabel=f"{name} 2", xticks=[], yticks=[])
         row[0].scatter(x, y, c=labels.split.map(SPLIT_COLOURS), **dots)
         hard = row[1].scatter(x, y, c=labels.difficulty, cmap="viridis", **dots)
         figure.colorbar(hard, ax=row[1], ticks=MaxNLocator(integer=True), label="difficulty", shrink=0.8)
@@ -244,7 +268,8 @@ def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
             shape, colour = "os"[cluster // len(COLOURS) % 2], COLOURS[cluster % len(COLOURS)]
             row[2].scatter(x[group.index], y[group.index], marker=shape, color=colour, **dots)
             middle = np.median(x[group.index]), np.median(y[group.index])
-            row[2].annotate(str(cluster), middle, weight="bold", path_effects=[withStroke(linewidth=3, foreground="w")])
+            halo = [withStroke(linewidth=3, foreground="white")]
+            row[2].annotate(str(cluster), middle, weight="bold", color="black", path_effects=halo)
     for split, colour in SPLIT_COLOURS.items():
         axes[-1, 0].scatter([], [], color=colour, label=split)
     axes[-1, 0].legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, columnspacing=0.8, handletextpad=0.0)
@@ -260,29 +285,59 @@ def save(figure: Figure, run: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
+CAPTIONS = {
+    "before_and_after": "Base, warm start and trained policy on the test split, by prompt and by grade of the tasks.",
+    "learning_curve": "Strict pass@1 on validation, by which the checkpoint is chosen.",
+    "errors_by_kind": "How completions on test fail, as shares of all.",
+    "training_curves": "What the trainer logged; thick lines are running means over seven steps.",
+}
+
+
 def draw_all(recipe: Recipe, run: Path) -> list[Path]:
-    """Draws the figures of chapters 4 and 5 from the files of a finished run and returns their paths."""
+    """Draws the figures in `CAPTIONS` from the files of a finished run and returns the paths of their PNGs."""
     log = training.read_log(runs.need(run / "training_log.jsonl", "04_grpo_training"))
     runs.need(run / "results.csv", "05_checkpoint_evaluation")
-    records = results.load_records(run)
-    best = results.choose(records, recipe.prompt.shots)
+    records, shots = results.load_records(run), recipe.prompt.shots
+    best = results.choose(records, shots)
     figures = {
+        "before_and_after": before_and_after(records, best, shots),
+        "learning_curve": learning_curve(records, shots),
+        "errors_by_kind": errors_by_kind(records, best, shots),
         "training_curves": training_curves(log, recipe.rewards),
-        "learning_curve": learning_curve(records, recipe.prompt.shots),
-        "before_and_after": before_and_after(records, best, recipe.prompt.shots),
-        "errors_by_kind": errors_by_kind(records, best, recipe.prompt.shots),
     }
     return [save(figure, run, name) for name, figure in figures.items()]
+
+
+def publish(figures: Sequence[Path], folder: Path, command: str) -> None:
+    """Copies figures, PNG and SVG, beside a `README.md` that shows them with captions and the command that made them.
+
+    Args:
+        figures: the PNGs, from `draw_all`.
+        folder: where to; made if need be.
+        command: what draws them again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"# Figures of `{folder.name}`", "", "Error bars and bands are 95 % bootstrap intervals over tasks."]
+    for path in figures:
+        for kind in (".png", ".svg"):
+            shutil.copyfile(path.with_suffix(kind), folder / path.with_suffix(kind).name)
+        caption = f"{CAPTIONS[path.stem]} Made by `{command}`."
+        lines += ["", f"![{path.stem}]({path.stem}.svg)", "", caption]
+    runs.write(folder / "README.md", "\n".join(lines) + "\n")
 
 
 def main() -> None:
     """Draws the figures of a finished run again."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.plots", description=main.__doc__)
     commands.add_arguments(parser)
-    recipe = commands.recipe_of(parser.parse_args())
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them there too, with a README.md of captions")
+    arguments = parser.parse_args()
+    recipe = commands.recipe_of(arguments)
     matplotlib.use("agg")
-    for path in draw_all(recipe, runs.start(recipe)):
-        print(path)
+    figures = draw_all(recipe, runs.start(recipe))
+    if arguments.to:
+        publish(figures, arguments.to, f"{parser.prog} {shlex.join(sys.argv[1:])}")
+    print(*figures, sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from grpo_utils import recipes, unsloth_training
 from grpo_utils.tasks import ROOT
 
-LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+LOCKS = sorted((ROOT / "requirements").glob("[cg]pu*.lock"))
 GPU_LOCKS = [path for path in LOCKS if path.name.startswith("gpu-")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 UNSLOTH = json.loads((Path(__file__).parent / "data" / "unsloth_arguments.json").read_text())
@@ -42,6 +42,13 @@ def test_a_lock_pins_every_direct_dependency_as_pyproject_does(path):
     wanted = [*PROJECT["dependencies"], *extras["dev"], *extras["gpu" if path in GPU_LOCKS else "cpu"]]
     locked = read(path)
     assert {name: locked.get(name) for name in pins(wanted)} == pins(wanted)
+
+
+def test_the_site_s_lock_stands_beside_that_of_the_cpu_profile():
+    site, cpu = read(ROOT / "requirements" / "site.lock"), read(ROOT / "requirements" / "cpu.lock")
+    wanted = pins(PROJECT["optional-dependencies"]["site"])
+    assert {name: site.get(name) for name in wanted} == wanted
+    assert set(site) & set(cpu) == set()
 
 
 def test_there_is_a_gpu_lock_for_every_python_and_all_share_the_versions_that_results_depend_on():

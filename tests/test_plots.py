@@ -1,9 +1,80 @@
-"""Figures from small synthetic records: what stands in them is what was counted."""
+"""Figures from small synthetic records: what stands in them is what was counted, and everyone can read it."""
 
+import itertools
+from hashlib import sha256
+
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 
 from grpo_utils import plots, results, tasks
+
+PAGES = ("#FFFFFF", "#0D1117", "#131416")  # white, GitHub's dark page, the site's dark page
+# linear RGB as people without one kind of cone see it: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0
+SIGHT = {
+    "full": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+# Oklab (Ottosson 2020): linear RGB -> cones -> lightness and two axes of colour; distances there are what one perceives
+CONES = [[0.412221, 0.536333, 0.051446], [0.211903, 0.680700, 0.107397], [0.088302, 0.281719, 0.629979]]
+OKLAB = [[0.210454, 0.793618, -0.004072], [1.977998, -2.428592, 0.450594], [0.025904, 0.782772, -0.808676]]
+
+
+def linear(colour: str) -> np.ndarray:
+    values = np.array(to_rgb(colour))
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2.1, from 1 to 21."""
+    dark, light = sorted(float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def perceived(colour: str, sight: str) -> np.ndarray:
+    seen = np.clip(np.array(SIGHT[sight]) @ linear(colour), 0, 1)
+    return np.array(OKLAB) @ np.cbrt(np.array(CONES) @ seen)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_colours_and_text_stand_out_of_a_light_and_of_a_dark_page(page):
+    assert min(contrast(colour, page) for colour in plots.COLOURS) >= 2.99
+    assert contrast(plots.INK, page) >= 4.25
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_any_two_colours_differ_in_everyones_eyes(sight):
+    """0.1 is five times what is just noticed; Okabe and Ito's palette with a grey in it has 0.03 in deuteranopia."""
+    seen = [perceived(colour, sight) for colour in plots.COLOURS]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.1
+
+
+def test_a_figure_has_no_page_of_its_own_and_the_same_bytes_every_time(tmp_path):
+    plots.use_style()
+    pngs = []
+    for name in ("one", "two"):
+        figure, axis = plt.subplots()
+        axis.fill_between([0, 1], [1, 2])  # clipped: its id in the SVG is random unless it is seeded
+        pngs.append(plots.save(figure, tmp_path, name))
+    for suffix in (".png", ".svg"):
+        one, two = (sha256(path.with_suffix(suffix).read_bytes()).hexdigest() for path in pngs)
+        assert one == two
+    assert plt.imread(pngs[0])[0, 0, 3] == 0
+
+
+def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp_path):
+    plots.use_style()
+    figures = [plots.save(plt.figure(), tmp_path, name) for name in plots.CAPTIONS]
+    plots.publish(figures, tmp_path / "shown", "make figures")
+    text = (tmp_path / "shown" / "README.md").read_text()
+    for name, caption in plots.CAPTIONS.items():
+        assert f"![{name}]({name}.svg)" in text
+        assert f"{caption} Made by `make figures`." in text
+        assert {path.suffix for path in (tmp_path / "shown").glob(f"{name}.*")} == {".png", ".svg"}
 
 
 @pytest.fixture(scope="module")

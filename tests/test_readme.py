@@ -1,4 +1,4 @@
-"""The README is true: its numbers are those of the results files, and its commands and examples run."""
+"""README and guides are true: numbers are those of the results files, commands and examples run, links lead on."""
 
 import argparse
 import csv
@@ -18,22 +18,19 @@ from grpo_utils.sandbox import Check
 from grpo_utils.tasks import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gpu.md", "inside.md"))
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = dict(zip(("cpu-code", "cpu-math"), README.partition("### The same on grade-school maths")[::2], strict=True))
-NUMBERS = r"\| ([\d.]+)% \| ([\d.]+)% \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|"
-ROWS = [
-    (recipe, *row)
-    for recipe, part in PARTS.items()
-    for row in re.findall(r"^\| ([\w -]+) \| (\w+), (sampled|greedy) " + NUMBERS, part, flags=re.MULTILINE)
-]
-TRAINED = "checkpoint-16"  # of both recipes, as the text says
-SIDES = {  # first column of a row -> checkpoint and shots before and after
-    "warm start": (("base", "0"), ("warm-start", "0")),
-    "GRPO": (("warm-start", "0"), (TRAINED, "0")),
-    "0-shot": (("base", "0"), (TRAINED, "0")),
-    "3-shot": (("base", "3"), (TRAINED, "0")),
-}
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+INTERVAL = r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]"
+ROW = re.compile(
+    r"^\| (code|maths)(, 3 seeds)? \| (GRPO|all) \| (\w+), (sampled|greedy) "
+    rf"\| ([\d.]*)%? \| ([\d.]*)%? \| {INTERVAL} \| `(make [^`]+)` \|$",
+    flags=re.MULTILINE,
+)
+TABLE = ROW.findall(README)
+SHOTS = "3"  # with which the base is at its best, as the text says
+SIDES = {"GRPO": ("warm-start", "0"), "all": ("base", SHOTS)}  # what a row compares checkpoint-16 with
+TRAINED = ("checkpoint-16", "0")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README + GUIDES, flags=re.MULTILINE | re.DOTALL)
 LINES = [
     shlex.split(line, comments=True)
     for kind, block in BLOCKS
@@ -42,49 +39,67 @@ LINES = [
 ]
 
 
-def measured(recipe: str) -> dict[tuple[str, str], dict[str, str]]:
-    with (RESULTS / f"{recipe}.csv").open(encoding="utf-8") as file:
+def measured(tasks: str) -> dict[tuple[str, str], dict[str, str]]:
+    with (RESULTS / f"cpu-{tasks.replace('maths', 'math')}.csv").open(encoding="utf-8") as file:
         return {(row["checkpoint"], row["shots"]): row for row in csv.DictReader(file) if row["split"] == "test"}
 
 
-@pytest.mark.parametrize("recipe", PARTS)
-def test_the_tables_have_rows_and_the_text_names_their_checkpoint(recipe):
-    rows = [row for row in ROWS if row[0] == recipe]
-    assert {row[1] for row in rows} == set(SIDES)
-    assert len(rows) >= 16
-    assert TRAINED in PARTS[recipe]
+def in_full(tasks: str) -> str:
+    return (RESULTS / f"cpu-{tasks.replace('maths', 'math')}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row[:4]))
-def test_a_row_of_the_readme_is_what_the_results_file_says(row):
-    recipe, first, score, kind, *numbers = row
-    before, after, difference, low, high = map(float, numbers)
+def test_every_row_of_the_table_is_read_and_names_its_command():
+    (table,) = re.findall(r"^\| tasks \| what .*\n\|[-|]+\n((?:\|.*\n)+)", README, flags=re.MULTILINE)
+    assert len(table.splitlines()) == len(TABLE) >= 10
+    commands = {"code": "make reproduce", "maths": "make reproduce RECIPE=cpu-math", ", 3 seeds": "make seeds"}
+    assert [row[-1] for row in TABLE] == [commands[seeds or tasks] for tasks, seeds, *_ in TABLE]
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if not row[1]], ids=lambda row: " ".join(row[:5]))
+def test_a_row_of_the_readme_is_what_the_results_files_say(row):
+    tasks, _, what, score, kind, before, after, *interval, _ = row
     column = score if kind == "sampled" else f"greedy_{score}"
-    old, new = (100 * float(measured(recipe)[side][column]) for side in SIDES[first])
-    assert (before, after) == (pytest.approx(old, abs=0.051), pytest.approx(new, abs=0.051))
-    assert difference == pytest.approx(new - old, abs=0.051)
-    assert low <= difference <= high
+    old, new = (100 * float(measured(tasks)[side][column]) for side in (SIDES[what], TRAINED))
+    assert (float(before), float(after)) == (pytest.approx(old, abs=0.051), pytest.approx(new, abs=0.051))
+    first = {"GRPO": "GRPO", "all": f"{SHOTS}-shot"}[what]
+    shown = f"| {first} | {score}, {kind} | {before}% | {after}% | {interval[0]} [{interval[1]}, {interval[2]}] |"
+    assert shown in in_full(tasks)
 
 
-def test_the_differences_in_the_prose_stand_in_the_tables():
+@pytest.mark.parametrize("tasks", ["code", "maths"])
+def test_the_text_names_the_prompt_with_which_the_base_is_at_its_best(tasks):
+    base = {shots: float(row["strict"]) for (name, shots), row in measured(tasks).items() if name == "base"}
+    assert max(base, key=lambda shots: base[shots]) == SHOTS
+    assert "three worked examples" in README
+
+
+def test_the_differences_in_the_prose_stand_in_the_table():
     prose = "\n".join(line for line in README.splitlines() if not line.startswith("|"))
     stated = re.findall(r"([+-]?\d+\.\d)(?: points)?\s\[(-?[\d.]+), (-?[\d.]+)\]", prose)
-    assert len(stated) >= 6
-    known = [tuple(map(float, row[6:])) for row in ROWS]
+    assert stated
+    known = [tuple(map(float, row[7:10])) for row in TABLE]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
 
 
-def test_the_seeds_of_the_readme_are_those_of_the_results_file():
-    measured = (RESULTS / "cpu-code-seeds.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d|all) \| (.*) \|$", PARTS["cpu-code"], flags=re.MULTILINE)
-    assert [seed for seed, _ in rows] == ["0", "1", "2", "all"]
-    for seed, numbers in rows:
-        assert re.search(rf"^\| {seed} \| [\w-]* ?\| {re.escape(numbers)} \|$", measured, flags=re.MULTILINE)
+def test_the_rows_of_three_seeds_are_those_of_the_results_file():
+    text = (RESULTS / "cpu-code-seeds.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^\| all \|.*$", text, flags=re.MULTILINE)
+    rows = {what: numbers for _, seeds, what, _, _, _, _, *numbers, _ in TABLE if seeds}
+    assert re.findall(INTERVAL, line) == [tuple(rows["all"]), tuple(rows["GRPO"])]
 
 
-def test_the_readme_has_commands_and_examples():
+def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
+    for path in reproduce.notebooks():
+        assert path.stem in README, path.stem
+    for name in ("README.md", "CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+            assert ((ROOT / name).parent / link).exists(), f"{name}: {link}"
+
+
+def test_readme_and_guides_have_commands_and_examples():
     programs = {line[0] for line in LINES if line}
-    assert programs == {"make", "papermill", "python", "conda", "uv"}
+    assert programs == {"make", "source", "papermill", "python", "conda", "uv"}
     assert [kind for kind, _ in BLOCKS].count("python") == 3
 
 
@@ -126,9 +141,10 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
 
 def test_the_make_targets_and_scripts_that_the_readme_names_are_there():
     makefile = (ROOT / "Makefile").read_text()
-    for target in {*re.findall(r"`make ([\w-]+)`", README), *(line[1] for line in LINES if line[:1] == ["make"])}:
+    commands = {line[1] for line in LINES if line[:1] == ["make"]}
+    for target in {*re.findall(r"`make ([\w-]+)", README + GUIDES)} | commands:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    for script in re.findall(r"`python (\S+\.py)`", README):
+    for script in re.findall(r"`python\s(\S+\.py)`", README + GUIDES):
         assert (ROOT / script).is_file(), script
 
 

@@ -31,7 +31,7 @@ class MathsTask(Task):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Makes a task of a row of GSM8K: a `question`, and an `answer` that ends in `#### ` and the gold number."""
+        """Makes a task of a row of GSM8K: a `question`, and an `answer` that ends in `####` and the gold number."""
         for key, kind in (("question", str), ("answer", str), ("task_id", int)):
             if not isinstance(row.get(key), kind):
                 raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")

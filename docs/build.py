@@ -1,0 +1,151 @@
+"""Builds the site: README, executed notebooks, results, guides and the API reference as static HTML in `_site/`.
+
+`make site RECIPE=cpu-code`. The notebooks are those that the recipe's run has executed; one that it has not run stands
+there without outputs, and says so. The pages load nothing from elsewhere: they work offline.
+"""
+
+import argparse
+import pkgutil
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+import grpo_utils
+from grpo_utils import commands, plots, recipes, reproduce, runs
+from grpo_utils.recipes import Recipe
+from grpo_utils.tasks import ROOT
+
+SITE = ROOT / "_site"
+FILES = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "docs/*.md",
+    "figures/*/*",
+    "data/*/README.md",
+    "benchmarks/results/*",
+)
+GUIDES = ("docs/*.md", "figures/*/README.md", "data/*/README.md", "benchmarks/results/*.md", "CHANGELOG.md")
+
+
+def stage(run: Path, folder: Path, notes: dict[Path, str], command: str) -> None:
+    """Writes the sources of the site: what the repository and a run hold, and a table of contents.
+
+    Args:
+        run: folder of the run.
+        folder: where to.
+        notes: notebook -> what to say of its outputs, from `provenance`.
+        command: what made the run.
+    """
+    for path in _found(ROOT, FILES):
+        copy = folder / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, copy)
+        if path.match("benchmarks/results/*.md"):  # tables without a heading
+            copy.write_text(f"# Measured: {path.stem}\n\n{copy.read_text(encoding='utf-8')}", encoding="utf-8")
+    contents = {
+        "Notebooks": [stage_notebook(path, run, folder, note) for path, note in notes.items()],
+        "Results": [stage_results(run, folder, command)],
+        "More": _found(folder, GUIDES),
+        "Reference": stage_reference(folder),
+    }
+    index = (ROOT / "README.md").read_text(encoding="utf-8")
+    for caption, pages in contents.items():
+        names = "".join(f"/{page.with_suffix('')}\n" for page in pages)
+        index += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}```\n"
+    runs.write(folder / "index.md", index)
+
+
+def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
+    return [path.relative_to(root) for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
+def provenance(recipe: Recipe, parameters: dict[str, Any], command: str) -> dict[Path, str]:
+    """Returns for every notebook a sentence on its outputs: which command made them, and whether with today's code."""
+    run, notes = runs.outputs() / recipe.name, {}
+    for path, stamp in reproduce.stamps(recipe, parameters).items():
+        made_by = f"`{command} --only {path.name[:2]}`"
+        if reproduce.is_done(run, path, stamp):
+            notes[path] = f"Executed by {made_by}."
+        elif (run / "notebooks" / path.name).is_file():
+            notes[path] = f"Executed by {made_by}, with an earlier version of the code or the data."
+        else:
+            notes[path] = f"Not executed in this run; {made_by} does it."
+    return notes
+
+
+def stage_notebook(path: Path, run: Path, folder: Path, note: str) -> Path:
+    """Writes a notebook as the run executed it, without what names this machine, and with a note below its title."""
+    executed = run / "notebooks" / path.name
+    notebook = nbformat.read(executed if executed.is_file() else path, as_version=4)
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{note}*"))
+    for key in ("papermill", "widgets"):
+        notebook.metadata.pop(key, None)
+    page = Path("notebooks") / path.name
+    runs.write(folder / page, nbformat.writes(notebook))
+    return page
+
+
+def stage_results(run: Path, folder: Path, command: str) -> Path:
+    """Writes the page of a run's tables and figures, each figure with the command that made it."""
+    made: dict[str, Any] = runs.read_json(run / "environment.json")
+    versions = ", ".join(f"{name} {version}" for name, version in made["packages"].items())
+    lines = [
+        f"# Results of `{run.name}`",
+        "",
+        f"Seed {made['seed']}, commit {str(made['commit'])[:7]}, {versions}.",
+        "",
+    ]
+    lines += [(run / "results.md").read_text(encoding="utf-8")]
+    (folder / "results").mkdir()
+    for path in reproduce.notebooks():
+        code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+        for figure in sorted((run / "figures").glob("*.svg")):
+            if f'"{figure.stem}"' in code:
+                shutil.copyfile(figure, folder / "results" / figure.name)
+                caption = f"{plots.CAPTIONS.get(figure.stem, '')} Made by `{command} --only {path.name[:2]}`.".strip()
+                lines += [f"![{figure.stem}]({figure.name})", "", caption, ""]
+    runs.write(folder / "results" / "run.md", "\n".join(lines))
+    return Path("results/run.md")
+
+
+def stage_reference(folder: Path) -> list[Path]:
+    """Writes a page for every module of the package, which Sphinx fills from the docstrings."""
+    found = pkgutil.walk_packages(grpo_utils.__path__, "grpo_utils.")
+    names = sorted(module.name for module in found if not module.name.endswith("__main__"))
+    for name in names:
+        title = name.removeprefix("grpo_utils.")
+        text = f"{title}\n{'=' * len(title)}\n\n.. automodule:: {name}\n   :members:\n   :ignore-module-all:\n"
+        runs.write(folder / "reference" / f"{title}.rst", text)
+    return [Path(f"reference/{name.removeprefix('grpo_utils.')}.rst") for name in names]
+
+
+def main() -> None:
+    """Builds the site from the repository and a finished run."""
+    from sphinx.cmd.build import main as sphinx
+
+    parser = argparse.ArgumentParser(prog="python docs/build.py", description=main.__doc__)
+    commands.add_arguments(parser)
+    name, overrides = commands.parameters_of(parser.parse_args())
+    recipe = recipes.load(name, overrides)
+    command = shlex.join(["python", "-m", "grpo_utils.reproduce", *sys.argv[1:]])
+    run = runs.outputs() / recipe.name
+    runs.need(run / "results.md", "05_checkpoint_evaluation")
+    notes = provenance(recipe, {"RECIPE": name, "OVERRIDES": overrides}, command)
+    shutil.rmtree(SITE, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        stage(run, Path(folder), notes, command)
+        options = ["-q", "--fail-on-warning", "--keep-going", "-c", str(ROOT / "docs"), "-d", f"{folder}/.doctrees"]
+        if sphinx([*options, folder, str(SITE)]):
+            raise SystemExit("error: the site has the faults that are listed above.")
+    print(SITE / "index.html")
+
+
+if __name__ == "__main__":
+    commands.run(main)
