@@ -5,7 +5,7 @@ sandbox finds out again when a step is looked at. `python -m grpo_utils.rollouts
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
-# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
 
 import argparse
 from collections.abc import Iterator, Mapping

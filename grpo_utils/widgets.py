@@ -149,9 +149,10 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
 
     ```
     """
-    words = {"none": "passed", "no tag": "right, but not in its tag"}.get(completion["error"], completion["error"])
+    error: str = completion["error"]
+    words = {"none": "passed", "no tag": "right, but not in its tag"}.get(error, error)
     failed = next((i for i, outcome in enumerate(completion["outcomes"]) if outcome != "passed"), None)
-    if failed is not None and completion["error"] != "no answer":
+    if failed is not None and error != "no answer":
         words += f" at `{task.requirements[failed]}`" if failed < len(task.requirements) else ""
         if not completion["message"].startswith("AssertionError: assert "):  # which repeats the assert
             words += f": {completion['message']}" if completion["message"] else ""

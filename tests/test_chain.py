@@ -58,6 +58,16 @@ def test_the_chain_leaves_results_figures_and_five_executed_notebooks(chain):
     assert "| base prompt |" in printed
 
 
+def test_notebooks_that_nobody_watches_hold_lines_of_text_and_pages_without_widgets(chain):
+    folder, _ = chain
+    training, evaluation = ((folder / "notebooks" / f"{name}.ipynb").read_text() for name in CHAPTERS[3:])
+    assert "step    2 of 2  reward" in training
+    assert "This page includes 2 of 2 steps" in training
+    assert "This page includes" in evaluation
+    assert "jupyter.widget-view" not in training + evaluation
+    assert (folder / "rollouts.html").is_file()
+
+
 def test_no_secret_of_the_environment_is_in_any_file_of_the_run(chain):
     folder, printed = chain
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()) + printed.encode()

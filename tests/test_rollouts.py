@@ -1,5 +1,7 @@
 """Stored rollouts: each is shown with its task, its rewards and what the sandbox says; a damaged file is named."""
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -11,7 +13,7 @@ TASKS = tasks.load_split(RECIPE, "train")
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 
 
-def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, object]:
+def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
     """A row as TRL writes it: the prompt is the whole chat, decoded."""
     chat = tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE)[:1])
     prompt = "\n".join(f"{message['role']}\n{message['content']}" for message in chat) + "\nassistant\n"
