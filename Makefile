@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures site site-check clean
+.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures colab site site-check clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,11 @@ figures: install  ## draw a finished run's figures again, and put them into figu
 $(VENV)/.site: $(VENV)/.installed requirements/site.lock
 	@$(PIP) install --no-deps --requirement requirements/site.lock
 	@touch $@
+
+colab:  ## write REPOSITORY=you/your-copy on GitHub into the notebooks' links to Colab and their setup cells
+	@test -n "$(REPOSITORY)" || { echo "Say where your copy is: make colab REPOSITORY=you/your-copy"; exit 1; }
+	@sed -i -e '/git.*clone/s#github\.com/[^/]*/[^\]*#github.com/$(REPOSITORY)#' \
+		-e 's#google\.com/github/[^/]*/[^/]*/#google.com/github/$(REPOSITORY)/#' notebooks/*.ipynb
 
 site: $(VENV)/.site  ## after `make reproduce`: notebooks, results and reference as a website in _site/
 	@$(BIN)/python docs/build.py --recipe $(RECIPE) $(ARGS)

@@ -1,10 +1,14 @@
 """Committed notebooks are clean: prose before code, short cells, no output, the two parameters."""
 
+import shutil
+import subprocess
+
 import nbformat
 import papermill
 import pytest
 
 from grpo_utils import reproduce
+from grpo_utils.tasks import ROOT
 
 NOTEBOOKS = reproduce.notebooks()
 
@@ -39,3 +43,27 @@ def test_the_parameters_are_recipe_and_overrides_with_types(path):
         "RECIPE": "str",
         "OVERRIDES": "dict",
     }
+
+
+def test_a_notebook_can_be_opened_on_colab_and_its_setup_cell_does_nothing_here(notebook, request, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)
+    setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    exec(setup.source, {})
+    assert "colab.setup(" in setup.source
+    assert setup.source == nbformat.read(NOTEBOOKS[0], as_version=4).cells[1].source
+    name = request.node.callspec.params["notebook"].name
+    page = f"github/YOU/YOUR-COPY/blob/main/notebooks/{name})"
+    assert f"https://colab.research.google.com/{page}" in notebook.cells[0].source
+
+
+def test_one_command_writes_the_address_of_a_copy_into_all_notebooks(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    make = ["make", "--silent", "colab"]
+    assert subprocess.run(make, cwd=tmp_path, capture_output=True, check=False).returncode != 0
+    for repository in ("me/mine", "we.too/ours_2"):
+        subprocess.run([*make, f"REPOSITORY={repository}"], cwd=tmp_path, check=True)
+        for path in NOTEBOOKS:
+            text = (tmp_path / "notebooks" / path.name).read_text(encoding="utf-8")
+            assert text.replace(repository, "YOU/YOUR-COPY") == path.read_text(encoding="utf-8")
+            assert text.count(repository) == 2
