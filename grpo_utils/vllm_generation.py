@@ -38,7 +38,7 @@ def load(model: Model, rank: int) -> Served:
         ModelError: vLLM is not installed, or the model is neither here nor reachable.
     """
     try:
-        from vllm import LLM
+        from vllm import LLM  # type: ignore[import-not-found]
     except ImportError as error:
         raise ModelError(
             "evaluation.engine: vllm needs vLLM, which the lock files for GPUs hold: install one of them, or "
@@ -62,7 +62,7 @@ def adapted(served: Served, adapter: Path | None) -> Iterator[Served]:
     if adapter is None:
         yield served
         return
-    from vllm.lora.request import LoRARequest
+    from vllm.lora.request import LoRARequest  # type: ignore[import-not-found]
 
     yield replace(served, adapter=LoRARequest(adapter.name, next(NUMBERS), str(adapter.absolute())))
 
@@ -82,7 +82,7 @@ def generate(
     vLLM forms its batches by itself: `batch_size` has no effect, and `on_batch` is called once. The random numbers of a
     seed are others than in `policy.generate`.
     """
-    from vllm import SamplingParams
+    from vllm import SamplingParams  # type: ignore[import-not-found]
 
     drawn = [  # temperature 0 is greedy
         SamplingParams(temperature=0.0 if seed is None else temperature, seed=seed, max_tokens=max_new_tokens)

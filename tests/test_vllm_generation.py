@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -11,7 +12,7 @@ from grpo_utils import policy, vllm_generation
 from grpo_utils.policy import ModelError, Sampled
 from grpo_utils.recipes import Model
 
-SETTINGS = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
+SETTINGS: dict[str, Any] = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
 
 
 @pytest.fixture
