@@ -108,13 +108,13 @@ def test_the_shown_value_is_found_as_it_is_written(chapter, shown, value):
     assert chapter["shown_value"](tasks.CodeTask(task_id=1, text="", code="", test_list=[shown])) == value
 
 
-def test_the_seed_replaces_every_fourth_reference_and_nothing_else(chapter):
+def test_the_seed_replaces_one_reference_of_every_few_and_nothing_else(chapter):
     honest = STARTER[:48]
     seeded = chapter["seeded"](honest)
     changed = [i for i, (old, new) in enumerate(zip(honest, seeded, strict=True)) if old != new]
     assert changed == list(range(chapter["EVERY"] - 1, 48, chapter["EVERY"]))
     kinds = chapter["kinds"]([seeded[i].code for i in changed], [honest[i] for i in changed])
-    assert kinds == list(chapter["HACKS"]) * 4
+    assert kinds == list(chapter["HACKS"]) * (len(changed) // 3)
     keys = ("task_id", "text", "asserts", "function_name")
     assert [[getattr(task, key) for key in keys] for task in seeded] == [
         [getattr(task, key) for key in keys] for task in honest
