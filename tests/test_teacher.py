@@ -31,6 +31,10 @@ REPLIES = json.loads((Path(__file__).parent / "data" / "teacher_replies.json").r
 TAGS = ("thought", "answer")
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64  # connections that may wait; the default turns some away when many come at once
+
+
 class Endpoint:
     """An endpoint on a free port that answers every request with what `reply` says, and remembers the requests."""
 
@@ -59,7 +63,7 @@ class Endpoint:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.answers("9")
 
     def answers(self, text: str) -> None:
