@@ -59,7 +59,8 @@ $(VENV)/.site: $(VENV)/.installed requirements/site.lock
 	@touch $@
 
 colab:  ## write REPOSITORY=you/your-copy on GitHub into the notebooks' links to Colab and their setup cells
-	@test -n "$(REPOSITORY)" || { echo "Say where your copy is: make colab REPOSITORY=you/your-copy"; exit 1; }
+	@echo "$(REPOSITORY)" | grep -Eqx '[A-Za-z0-9._-]+/[A-Za-z0-9._-]+' || \
+		{ echo "Say where your copy is: make colab REPOSITORY=you/your-copy"; exit 1; }
 	@sed -i -e '/git.*clone/s#github\.com/[^/]*/[^\]*#github.com/$(REPOSITORY)#' \
 		-e 's#google\.com/github/[^/]*/[^/]*/#google.com/github/$(REPOSITORY)/#' notebooks/*.ipynb
 

@@ -1,6 +1,7 @@
 """Setting up a notebook on Google Colab or Kaggle; anywhere else this does nothing.
 
-It runs before anything is installed, so it needs the standard library alone. The README has the cell that calls it.
+It runs before anything is installed, so it needs the standard library alone. The first code cell of every notebook
+calls it.
 """
 
 import importlib.metadata

@@ -24,7 +24,10 @@ from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import Task
 from grpo_utils.vllm_generation import Served
 
-SOURCES = ("extractors.py", "tasks", "policy.py", "vllm_generation.py", "evaluation.py", "sandbox")  # of a record
+SOURCES = (  # what makes a record
+    *("extractors.py", "tasks", "policy.py", "vllm_generation.py", "identity.py", "evaluation.py"),
+    *("rewards/code.py", "sandbox"),
+)
 
 
 def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
@@ -90,9 +93,7 @@ def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> 
         "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
         "data_sha256": _sha256([asdict(task) for task in used]),
-        "code_sha256": runs.code_hash(
-            "extractors.py", "tasks", "policy.py", "vllm_generation.py", "evaluation.py", "sandbox"
-        ),
+        "code_sha256": runs.code_hash(*SOURCES),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
         "max_new_tokens": recipe.evaluation.max_new_tokens,

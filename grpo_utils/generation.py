@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -32,7 +33,7 @@ from grpo_utils.runs import RunError
 from grpo_utils.tasks import Message
 
 Rollouts = dict[str, list[Any] | None]
-HOST = "127.0.0.1"  # whoever reaches the server can have it load weights from any path
+HOST = "127.0.0.1"
 START_SECONDS, REPLY_SECONDS = 600.0, 1800.0
 # Linux sends the server SIGTERM (15) when the trainer has been killed, and execv keeps that (1, PR_SET_PDEATHSIG)
 WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
@@ -123,13 +124,14 @@ class VllmServer:
         with socket.create_server((HOST, 0)) as free:
             self.port: int = free.getsockname()[1]
         self.command = server_command(recipe, self.port)
+        self.key = secrets.token_hex()  # other users of the machine can reach the port, and would load weights there
 
     def __enter__(self) -> Self:
         self.adapters = Path(tempfile.mkdtemp(prefix="grpo-adapters-"))
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", WITH_PARENT, *self.command],
-                env=os.environ | SETTINGS,
+                env=os.environ | SETTINGS | {"VLLM_API_KEY": self.key},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -226,7 +228,9 @@ class VllmServer:
     def _request(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=REPLY_SECONDS)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
+            connection.request(
+                method, path, body, {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+            )
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:

@@ -303,7 +303,7 @@ def draw_all(recipe: Recipe, run: Path) -> list[Path]:
         "before_and_after": before_and_after(records, best, shots),
         "learning_curve": learning_curve(records, shots),
         "errors_by_kind": errors_by_kind(records, best, shots),
-        "training_curves": training_curves(log, recipe.rewards),
+        "training_curves": training_curves(log, recipe.weights),
     }
     return [save(figure, run, name) for name, figure in figures.items()]
 

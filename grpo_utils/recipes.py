@@ -7,7 +7,7 @@ installed versions.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
@@ -88,7 +88,7 @@ class Teacher(_Section):
     calls, `parallel` at a time, each of which may take `timeout` seconds.
     """
 
-    url: str = Field(pattern=r"^https?://[^\s/@]+[^\s@]*$")  # no @: a key has no place in a recipe
+    url: str = Field(pattern=r"^https?://[\w.-]+(:\d{1,5})?(/[^\s@?#]*)?$")  # a key has no place in a recipe
     model: str
     weight: float = Field(gt=0)
     calls: NonNegativeInt
@@ -141,6 +141,11 @@ class Recipe(_Section):
         if self.teacher and self.teacher.weight >= max(self.rewards.values()):
             raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
         return self
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every reward by its name, the teacher's included, in the order in which TRL gets them."""
+        return self.rewards | ({"teacher": self.teacher.weight} if self.teacher else {})
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
@@ -229,7 +234,8 @@ def _explain(error: ValidationError, path: Path) -> str:
     if first["type"] == "extra_forbidden":
         section: Any = Recipe
         for part in first["loc"][:-1]:
-            section = section.model_fields[str(part)].annotation
+            annotation = section.model_fields[str(part)].annotation
+            section = next((one for one in get_args(annotation) if one is not type(None)), annotation)  # X | None
         valid = list(section.model_fields)
         return f"Unknown key {key!r} in {path}{nearest(str(first['loc'][-1]), valid)}; valid keys: {', '.join(valid)}."
     if first["type"] == "missing":

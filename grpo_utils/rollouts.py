@@ -53,7 +53,7 @@ class Rollouts(Mapping[str, list[Entry]]):
         path = self.files[step]
         try:
             frame = pd.read_parquet(path)
-            kinds = {"prompt": str, "completion": str, **dict.fromkeys([*self.recipe.rewards, "advantage"], float)}
+            kinds = {"prompt": str, "completion": str, **dict.fromkeys([*self.recipe.weights, "advantage"], float)}
             frame = frame[list(kinds)].astype(kinds)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise runs.damaged(path, error) from error
@@ -68,7 +68,7 @@ class Rollouts(Mapping[str, list[Entry]]):
         return self.owners[max(found, key=lambda question: (squeezed.rindex(question) + len(question), len(question)))]
 
     def _entry(self, task: Task, group: pd.DataFrame) -> Entry:
-        weights, prompt = self.recipe.rewards, self.recipe.prompt
+        weights, prompt = self.recipe.weights, self.recipe.prompt
         group = group.assign(reward=group[list(weights)].fillna(0.0) @ list(weights.values()))  # as TRL adds them up
         group = group.sort_values("advantage", ascending=False, kind="stable")
         judged = evaluation.judge([task] * len(group), group.completion.tolist(), prompt, shared())
@@ -81,7 +81,7 @@ class Rollouts(Mapping[str, list[Entry]]):
 
 
 def _shown(i: int, row: dict[str, Any], found: dict[str, Any], task: Task, recipe: Recipe) -> Shown:
-    scores = {name: row[name] for name in ("advantage", "reward", *recipe.rewards)}
+    scores = {name: row[name] for name in ("advantage", "reward", *recipe.weights)}
     return widgets.show(f"{i}.", found | {"text": row["completion"]}, task, recipe.prompt, scores)
 
 

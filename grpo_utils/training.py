@@ -137,9 +137,8 @@ def training_set(recipe: Recipe, run: Path) -> Dataset:
 
 def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
     """Returns TRL's configuration: the recipe's `grpo` block, and what its other blocks and the machine decide."""
-    judged = [recipe.teacher.weight] if recipe.teacher else []
     settings = {
-        "reward_weights": [*recipe.rewards.values(), *judged],
+        "reward_weights": list(recipe.weights.values()),
         "log_completions": True,
         "num_completions_to_print": 0,
     }

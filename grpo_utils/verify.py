@@ -3,7 +3,9 @@
 The chain is run once more on a copy of what the run recorded (completions with their verdicts, adapters, training
 logs), without its tables and figures, and the sha256 of every table and figure made so is compared with the run's
 `manifest.json`. The five chapters train nothing and generate only the one answer at the end of notebook 05: the stamps
-prove that the records are those of this code and data. Notebook 06, where it was run, trains its small policies again.
+prove that the records are those of this code and data. Of the notebooks that go further, where they were run, 06 trains
+its small policies again; 07 to 09 find their trainings in the copy, and 09 asks its teacher again what it does not
+keep.
 Tables are compared byte for byte. Figures too, where the installed matplotlib is the one that drew them.
 """
 
@@ -76,7 +78,7 @@ def _made_again(recipe: Recipe, run: Path, parameters: dict[str, Any], done: lis
     with tempfile.TemporaryDirectory(dir=run.parent, prefix=".verify-") as outputs:
         with runs.alone(run):
             copy = Path(outputs) / run.name
-            shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*DERIVED), copy_function=os.link)
+            shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*DERIVED), copy_function=_copy)
         os.environ["GRPO_OUTPUTS_DIR"] = outputs  # for the notebooks' kernels
         try:
             reproduce.reproduce(recipe, parameters, done, forced=False)
@@ -84,6 +86,11 @@ def _made_again(recipe: Recipe, run: Path, parameters: dict[str, Any], done: lis
             del os.environ["GRPO_OUTPUTS_DIR"]
             os.environ.update({} if before is None else {"GRPO_OUTPUTS_DIR": before})
         return runs.manifest(copy)
+
+
+def _copy(source: str, target: str) -> None:
+    """Records are only replaced, so a link to them is a copy; a database is written in place."""
+    (shutil.copy2 if source.endswith(".sqlite") else os.link)(source, target)
 
 
 def main() -> None:

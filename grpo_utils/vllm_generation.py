@@ -4,18 +4,24 @@ A recipe asks for it with `evaluation.engine: vllm`. The base is loaded once; ad
 same engine (Chen et al. 2023, Punica, arXiv 2310.18547; Kwon et al. 2023, PagedAttention, arXiv 2309.06180).
 """
 
+import gc
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grpo_utils import policy
 from grpo_utils.policy import ChatOrText, ModelError, Sampled
 from grpo_utils.recipes import Model
 
 NUMBERS = itertools.count(1)  # of LoRA requests: vLLM keeps adapters apart by number
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
+LONGEST = 8192  # tokens of prompt and completion; a model's own limit may want more memory than a card has
 
 
 @dataclass(frozen=True)
@@ -35,24 +41,35 @@ def load(model: Model, rank: int) -> Served:
         rank: of the largest adapter that will be asked for.
 
     Raises:
-        ModelError: vLLM is not installed, or the model is neither here nor reachable.
+        ModelError: vLLM is not installed or cannot hold the model, or the model is neither here nor reachable.
     """
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # it would report to its makers
     try:
         from vllm import LLM  # type: ignore[import-not-found]
     except ImportError as error:
         raise ModelError(
-            "evaluation.engine: vllm needs vLLM, which the lock files for GPUs hold: install one of them, or "
+            "evaluation.engine: vllm needs vLLM, which the lock files for GPUs and cpu-vllm.lock hold: install one, or "
             "--set evaluation.engine=transformers."
         ) from error
-    tokenizer = policy.load_tokenizer(model)
-    sizes = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
-    llm = LLM(
-        policy.resolve(model.name),
-        dtype=model.dtype,
-        quantization="bitsandbytes" if model.load_in_4bit else None,
-        enable_lora=True,
-        max_lora_rank=next(size for size in sizes if size >= rank),
-    )
+    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).max_position_embeddings
+    memory: dict[str, Any] = {}
+    if torch.cuda.is_available():  # what a notebook or a trainer has left on the card
+        gc.collect()
+        torch.cuda.empty_cache()
+        free, whole = torch.cuda.mem_get_info()
+        memory = {"gpu_memory_utilization": 0.95 * free / whole}
+    try:
+        llm = LLM(
+            policy.resolve(model.name),
+            dtype=model.dtype,
+            quantization="bitsandbytes" if model.load_in_4bit else None,
+            enable_lora=True,
+            max_lora_rank=min((size for size in RANKS if size >= rank), default=rank),
+            max_model_len=min(LONGEST, limit),
+            **memory,
+        )
+    except ValueError as error:
+        raise ModelError(f"vLLM cannot start with {model.name!r}: {error}") from error
     return Served(llm, tokenizer)
 
 

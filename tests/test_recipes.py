@@ -13,8 +13,7 @@ def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     training.check_arguments(recipe)
     config = training.grpo_config(recipe, tmp_path)
     assert config.max_steps == recipe.grpo["max_steps"]
-    judged = [recipe.teacher.weight] if recipe.teacher else []
-    assert config.reward_weights == [*recipe.rewards.values(), *judged]
+    assert config.reward_weights == list(recipe.weights.values())
     assert LoraConfig(**recipe.lora).r == recipe.lora["r"]
     functions, _ = rewards.of_recipe(recipe)
     assert [function.__name__ for function in functions] == list(recipe.rewards)

@@ -224,8 +224,9 @@ def read_grade(choice: dict[str, Any]) -> float:
         tops = [{"token": text, "logprob": 0.0}]
     else:
         tops = logprobs["content"][0]["top_logprobs"]
-    digits = [(int(top["token"]), math.exp(min(0.0, top["logprob"]))) for top in tops if top["token"].strip() in DIGITS]
+    found = [(top["token"].strip(), top["logprob"]) for top in tops]
+    digits = [(int(token), math.exp(min(0.0, p))) for token, p in found if token in DIGITS and not math.isnan(p)]
     share = sum(probability for _, probability in digits)
-    if not share >= 0.5:  # also where it is no number
+    if share < 0.5:
         raise ValueError("The teacher's answer is no digit.")
     return sum(digit * probability for digit, probability in digits) / share / 9
