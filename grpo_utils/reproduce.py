@@ -223,7 +223,7 @@ def main() -> None:
     commands.add_arguments(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", metavar="NN", help="run one notebook")
-    part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it, up to 05 or with --all to the last")
+    part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it")
     parser.add_argument("--all", action="store_true", help="go further: the notebooks after 05 too")
     parser.add_argument("--force", action="store_true", help="start over: forget what this run has already done")
     arguments = parser.parse_args()

@@ -100,11 +100,11 @@ def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
 def test_readme_and_guides_have_commands_and_examples():
     programs = {line[0] for line in LINES if line}
     assert programs == {"make", "source", "papermill", "python", "conda", "uv"}
-    assert [kind for kind, _ in BLOCKS].count("python") == 3
+    assert [kind for kind, _ in BLOCKS].count("python") == 2
 
 
 COMMANDS = [line for line in LINES if line[:2] == ["python", "-m"]]
-ON_A_CHECKPOINT = {f"grpo_utils.{name}" for name in ("evaluation", "comparability", "export", "memory")}
+ON_A_CHECKPOINT = {f"grpo_utils.{name}" for name in ("evaluation", "comparability", "export", "memory", "rollouts")}
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line[2] in ON_A_CHECKPOINT], ids=" ".join)
