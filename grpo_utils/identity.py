@@ -100,7 +100,8 @@ def update_norm(adapter: Path) -> float:
     ```python
     >>> import tempfile
     >>> from peft import LoraConfig, get_peft_model
-    >>> adapted = get_peft_model(torch.nn.Sequential(torch.nn.Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
+    >>> from torch.nn import Linear, Sequential
+    >>> adapted = get_peft_model(Sequential(Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
     >>> with tempfile.TemporaryDirectory() as folder:  # before training B is 0
     ...     adapted.save_pretrained(folder)
     ...     update_norm(Path(folder))

@@ -1,6 +1,5 @@
 """Setup on Colab and Kaggle, acted out: what is installed, when to restart, where the token comes from."""
 
-import ast
 import os
 import sys
 from types import SimpleNamespace
@@ -80,10 +79,3 @@ def test_a_missing_secret_is_told_and_stops_nothing(machine, monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "kaggle_secrets", None)  # an import of it fails
     colab.setup()
     assert "no secret HF_TOKEN" in capsys.readouterr().out
-
-
-def test_the_cell_of_the_readme_is_python_and_calls_the_setup():
-    readme = (colab.ROOT / "README.md").read_text(encoding="utf-8")
-    (cell,) = [block.partition("```")[0] for block in readme.split("```python\n")[1:] if "colab" in block]
-    last = ast.parse(cell.replace("!git", "pass  # git")).body[-1]
-    assert ast.unparse(last) == "colab.setup(keep_on_drive=False)"

@@ -122,7 +122,7 @@ def test_the_figure_has_every_point_once_in_each_panel():
     labels["split"] = ["train", "test"] * 20
     figure = plots.task_map(embedding.planes(vectors), labels)
     panels = [axis for axis in figure.axes if axis.get_title()]
-    assert [panel.get_title() for panel in panels[:3]] == ["PCA, by split", "PCA, by difficulty", "PCA, by cluster"]
+    assert [panel.get_title() for panel in panels[:3]] == ["by split", "by difficulty", "by cluster"]
     for panel in panels:
         points = np.concatenate([found.get_offsets() for found in panel.collections])
         assert len(np.unique(points, axis=0)) == len(points) == 40
