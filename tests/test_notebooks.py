@@ -86,17 +86,16 @@ def test_what_notebooks_and_scripts_take_from_the_package_exists():
         cells = nbformat.read(path, as_version=4).cells
         sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     for name, source in sources.items():
-        tree = ast.parse(source, type_comments=False)
+        tree = ast.parse(source)
         modules = {}
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpo_utils"):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("grpo_utils"):
                 for alias in node.names:
                     module = importlib.import_module(node.module)
                     if not hasattr(module, alias.name):
                         importlib.import_module(f"{node.module}.{alias.name}")
                     if inspect.ismodule(found := getattr(module, alias.name)):
                         modules[alias.asname or alias.name] = found
-        used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-        for node in used:
-            if node.value.id in modules:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 assert hasattr(modules[node.value.id], node.attr), f"{name}: {node.value.id}.{node.attr}"
