@@ -168,7 +168,7 @@ def main() -> None:
     again = ["--recipe", arguments.recipe, "--tasks", str(arguments.tasks)]
     again += [f"--set={value}" for value in arguments.set]
     lines = [
-        f"`python benchmarks/evaluation.py`: {recipe.model.name}, greedy, "
+        f"`python benchmarks/evaluation.py --tasks {arguments.tasks}`: {recipe.model.name}, greedy, "
         f"at most {recipe.evaluation.max_new_tokens} new tokens.",
         "",
         "| compared | ours | the other | other / ours |",
