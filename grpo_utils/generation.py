@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -138,14 +138,13 @@ class VllmServer:
                 start_new_session=True,  # Ctrl-C goes to the trainer, which saves its step first; and see __exit__
             )
         limit = time.monotonic() + START_SECONDS
-        try:
+        with ExitStack() as stack:
+            stack.push(self)  # who is interrupted while waiting leaves no server behind either
             while not self._is_up():
                 if self.process.poll() is not None or time.monotonic() > limit:
                     raise self._ended()
                 time.sleep(0.2)
-        except BaseException:
-            self.__exit__()
-            raise
+            stack.pop_all()
         # what TRL sets where it makes its own client: it then calls `sync_weights` when a step has changed the weights,
         # its `rollout_func`, and corrects for the log-probabilities that this returns
         self.trainer.use_vllm, self.trainer.vllm_generation, self.trainer._last_loaded_step = True, self, -1
