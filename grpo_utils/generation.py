@@ -27,7 +27,7 @@ from typing import Any, Self
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import policy
+from grpo_utils import policy, vllm_generation
 from grpo_utils.recipes import Recipe
 from grpo_utils.runs import RunError
 from grpo_utils.tasks import Message
@@ -259,9 +259,8 @@ def server_command(recipe: Recipe, port: int) -> list[str]:
     # what `vllm serve` runs; that itself looks for a package named vllm, and does not find it in the CPU build
     program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command = [*program, "--host", HOST, "--port", str(port)]
-    rank = max(8, 1 << (recipe.lora["r"] - 1).bit_length())  # vLLM makes room for these ranks only
     command += ["--dtype", recipe.model.dtype, "--seed", str(recipe.seed), "--max-num-seqs", "64"]
-    command += ["--enable-lora", "--max-lora-rank", str(rank)]
+    command += ["--enable-lora", "--max-lora-rank", str(vllm_generation.room_for(recipe.lora["r"]))]
     command += ["--logprobs-mode", "processed_logprobs"]  # those of the tempered distribution, as TRL computes them
     command += ["--block-size", "32"]  # a group shares the whole blocks of its prompt, which has fewer than 128 tokens
     # a prompt in one piece: vLLM 0.30 cannot take back the random number of a half-read one on a CPU

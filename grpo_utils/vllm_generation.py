@@ -64,13 +64,24 @@ def load(model: Model, rank: int) -> Served:
             dtype=model.dtype,
             quantization="bitsandbytes" if model.load_in_4bit else None,
             enable_lora=True,
-            max_lora_rank=min((size for size in RANKS if size >= rank), default=rank),
+            max_lora_rank=room_for(rank),
             max_model_len=min(LONGEST, limit),
             **memory,
         )
     except ValueError as error:
         raise ModelError(f"vLLM cannot start with {model.name!r}: {error}") from error
     return Served(llm, tokenizer)
+
+
+def room_for(rank: int) -> int:
+    """Returns the least rank that vLLM makes room for and an adapter of this rank fits into.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if rank > RANKS[-1]:
+        raise ModelError(f"vLLM takes adapters of rank {RANKS[-1]} at most, not {rank}: lower lora.r.")
+    return next(size for size in RANKS if size >= rank)
 
 
 @contextmanager

@@ -55,6 +55,8 @@ def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model
 def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tiny_model, tmp_path):
     served = vllm_generation.load(Model(name=str(tiny_model)), rank=20)
     assert engine.loaded[1]["max_lora_rank"] == 32
+    with pytest.raises(ModelError, match=r"lower lora\.r"):
+        vllm_generation.room_for(513)
     for adapter in (None, tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"):
         with vllm_generation.adapted(served, adapter) as current:
             vllm_generation.generate(current, ["a"], [None], **SETTINGS)
