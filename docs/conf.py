@@ -29,7 +29,6 @@ autodoc_mock_imports = ["unsloth", "vllm"]
 napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 80
 
-suppress_warnings = ["misc.highlighting_failure"]  # `!git clone` in Python
 
 html_theme = "furo"
 html_static_path = ["site.css"]
