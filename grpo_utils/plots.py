@@ -272,7 +272,7 @@ def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
             row[2].annotate(str(cluster), middle, weight="bold", color="black", path_effects=halo)
     for split, colour in SPLIT_COLOURS.items():
         axes[-1, 0].scatter([], [], color=colour, label=split)
-    axes[-1, 0].legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, columnspacing=0.8, handletextpad=0.0)
+    figure.legend(loc="outside lower left", ncols=4, columnspacing=0.8, handletextpad=0.0)
     return figure
 
 
