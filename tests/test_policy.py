@@ -42,6 +42,19 @@ def test_greedy_generation_equals_plain_generate(loaded):
         assert sampled.text == text
 
 
+def test_the_head_reads_a_slice_of_a_batch_in_one_piece(loaded):
+    """Else torch expands its weights, 113 MB in this model, once for each row."""
+    tokens = torch.arange(10).reshape(2, 5)
+    seen = []
+    hook = loaded.model.lm_head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].is_contiguous()))
+    with torch.inference_mode():
+        last = loaded.model(input_ids=tokens, logits_to_keep=1).logits
+        every = loaded.model(input_ids=tokens).logits
+    hook.remove()
+    assert seen == [True, True]
+    torch.testing.assert_close(last, every[:, -1:], rtol=0.0, atol=1e-3)
+
+
 def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
     seeds = [11, 12, 13, 14, 15]
     together = policy.generate(loaded, CHATS, seeds, batch_size=5, **SETTINGS)
