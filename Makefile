@@ -50,8 +50,8 @@ bench: install  ## measure the speed of rewards, generation and the sandbox
 seeds: install  ## after `make reproduce`: train two more seeds and compare
 	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE)
 
-figures: install  ## draw a finished run's figures again, and put them into figures/
-	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures/$(RECIPE) $(ARGS)
+figures: install  ## draw a finished run's figures again, and put them into figures/<run>/
+	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures $(ARGS)
 
 # beside the CPU profile, which stays as it is
 $(VENV)/.site: $(VENV)/.installed requirements/site.lock

@@ -2,7 +2,8 @@
 
 In the files: every internal link and anchor leads somewhere, nothing is loaded from another host, no path of this
 machine stands in a page. Links to other hosts are listed, not followed. In the browser, at the width of a phone and
-of a large screen: no error on the console, no failed request, no page that scrolls sideways, and a search that finds.
+of a large screen, on every page and on the results of a search: no error on the console, no failed request, nothing
+that scrolls sideways. And the search finds something.
 """
 
 import argparse
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_site"
 WIDTHS = (400, 1600)  # CSS pixels
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
+SEARCH = "search.html?q=advantage"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -43,6 +45,8 @@ class Page(HTMLParser):
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
         if tag == "a" and "href" in found:
             self.links.append(found["href"])
+        elif tag == "form" and "action" in found:  # every page has a box to search from
+            self.links.append(found["action"])
         elif tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
             self.loaded.append(found["href"])
         elif LOADED.get(tag, "") in found:
@@ -96,7 +100,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def visit(address: str, site: Path, shots: Path | None) -> Iterator[str]:
-    """Opens every page of a served site in a headless browser and yields a sentence for every fault.
+    """Opens every page of a served site and a search in a headless browser, and yields a sentence for every fault.
 
     Args:
         address: of the served site.
@@ -123,8 +127,9 @@ def visit(address: str, site: Path, shots: Path | None) -> Iterator[str]:
         tab.on("pageerror", lambda error: note(True, f"raises {error}"))
         tab.on("requestfailed", lambda request: note(True, f"cannot load {request.url}"))
         tab.on("request", lambda request: note(not request.url.startswith(address), f"asks for {request.url}"))
-        for name in sorted(str(path.relative_to(site)) for path in site.rglob("*.html")):
+        for name in [*sorted(str(path.relative_to(site)) for path in site.rglob("*.html")), SEARCH]:
             tab.goto(urljoin(address, name))
+            note(name == SEARCH and not finds(tab), "finds nothing")
             for width in WIDTHS:
                 tab.set_viewport_size({"width": width, "height": 900})
                 needed = tab.evaluate("document.documentElement.scrollWidth")
@@ -133,9 +138,19 @@ def visit(address: str, site: Path, shots: Path | None) -> Iterator[str]:
                     photograph(tab, shots / f"{name.replace('/', '_')}.{width}")
             yield from (f"{name} {fault}" for fault in seen)
             seen.clear()
-        tab.goto(urljoin(address, "search.html?q=advantage"))
-        tab.wait_for_selector("#search-results li", timeout=20_000)
         browser.close()
+
+
+def finds(tab: "Tab") -> bool:
+    """Whether an open search has results, once all that the page loads for them is there."""
+    from playwright.sync_api import TimeoutError
+
+    try:
+        tab.wait_for_selector("#search-results li", timeout=20_000)
+        tab.wait_for_load_state("networkidle")
+    except TimeoutError:
+        return False
+    return True
 
 
 def photograph(tab: "Tab", stem: Path) -> None:

@@ -330,13 +330,13 @@ def main() -> None:
     """Draws the figures of a finished run again."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.plots", description=main.__doc__)
     commands.add_arguments(parser)
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them there too, with a README.md of captions")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them to FOLDER/<run> too, with captions")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
     matplotlib.use("agg")
     figures = draw_all(recipe, runs.start(recipe))
     if arguments.to:
-        publish(figures, arguments.to, f"{parser.prog} {shlex.join(sys.argv[1:])}")
+        publish(figures, arguments.to / recipe.name, f"{parser.prog} {shlex.join(sys.argv[1:])}")
     print(*figures, sep="\n")
 
 

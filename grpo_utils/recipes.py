@@ -142,6 +142,12 @@ class Recipe(_Section):
             raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
         return self
 
+    @model_validator(mode="after")
+    def _keeps_what_it_writes(self) -> Self:
+        if not self.grpo.get("log_completions", True):
+            raise ValueError("grpo.log_completions must stay true: notebooks 04 and 09 read the stored completions")
+        return self
+
     @property
     def weights(self) -> dict[str, float]:
         """Weight of every reward by its name, the teacher's included, in the order in which TRL gets them."""

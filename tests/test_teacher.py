@@ -5,13 +5,15 @@ import functools
 import hashlib
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 from grpo_utils import recipes, training
 from grpo_utils.recipes import RecipeError, Teacher
-from grpo_utils.rewards.teacher import KEY_VARIABLE, ask, chat, read_grade, teacher
+from grpo_utils.rewards.teacher import KEY_VARIABLE, LedgerError, ask, chat, read_grade, teacher
 from grpo_utils.tasks import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "09_teacher_reward.ipynb"
@@ -105,7 +107,7 @@ def thinking(*thoughts: str) -> list[str]:
 
 @pytest.mark.parametrize("row", REPLIES, ids=lambda row: row["name"])
 def test_an_answer_is_read_as_a_grade_or_not_at_all(row, endpoint, grade):
-    endpoint.reply = json.dumps(row["reply"]).encode() if row["reply"] is not None else b"<html>"
+    endpoint.reply = json.dumps(row["reply"]).encode()
     (paid,), counts = grade(thinking("a"))
     assert paid == (None if row["grade"] is None else pytest.approx(row["grade"]))
     assert counts == {"teacher/unreadable" if row["grade"] is None else "teacher/scored": 1}
@@ -187,6 +189,55 @@ def test_trainings_that_share_a_ledger_share_its_budget(endpoint, tmp_path):
     assert sum(found) == len(endpoint.requests) == 10
 
 
+def test_trainings_that_ask_for_the_same_at_once_pay_for_it_once(endpoint, tmp_path):
+    settings = Teacher(url=f"http://127.0.0.1:{endpoint.server.server_port}/v1", model="big", weight=0.25, calls=10)
+    endpoint.pause = 0.2
+    chats = [chat("task", thought) for thought in "abc"]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: asyncio.run(ask(chats, settings, tmp_path / "ledger")), range(3)))
+    assert [grades for grades, _ in found] == [[1.0] * 3] * 3
+    assert len(endpoint.requests) == 3
+
+
+@contextmanager
+def full_disk(ledger: Path) -> Iterator[None]:
+    """A disk that takes no more bytes, as far as this process can tell."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def locked(ledger: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(ledger)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextmanager
+def damaged(ledger: Path) -> Iterator[None]:
+    ledger.write_bytes(b"half of a page" * 100)
+    yield
+
+
+@contextmanager
+def of_another_program(ledger: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(ledger)) as other, other:
+        other.execute("CREATE TABLE calls (name TEXT)")
+    yield
+
+
+@pytest.mark.parametrize("fault", [full_disk, locked, damaged, of_another_program], ids=lambda fault: fault.__name__)
+def test_a_ledger_that_cannot_be_used_is_one_sentence_and_no_call(fault, endpoint, grade, tmp_path, monkeypatch):
+    monkeypatch.setattr("grpo_utils.rewards.teacher.LOCKED_SECONDS", 0.0)
+    with fault(tmp_path / "ledger"), pytest.raises(LedgerError, match=r"ledger, cannot be used \(.+\): make room"):
+        grade(thinking("a"))
+    assert endpoint.requests == []
+
+
 def test_no_more_requests_are_under_way_than_the_recipe_allows(endpoint, grade):
     endpoint.pause = 0.03
     paid, _ = grade(thinking(*"abcdefgh"), parallel=3)
@@ -205,6 +256,19 @@ def test_a_refusal_is_none_is_counted_by_its_status_and_is_asked_again(status, e
     endpoint.status = 200
     assert grade(thinking("a")) == ([1.0], {"teacher/scored": 1})
     assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"<html>Log in</html>", b"\xff", b'{"error": {"message": "overloaded"}}', b'{"choices": []}', b"[1]", b"[" * 9999],
+    ids=["a page", "no text", "an error", "no choices", "a list", "no end"],
+)
+def test_a_reply_that_holds_no_completion_is_none_and_is_asked_again(reply, endpoint, grade):
+    endpoint.reply = reply
+    with pytest.warns(UserWarning, match="answered none"):
+        assert grade(thinking("a")) == ([None], {"teacher/no completion": 1})
+    endpoint.answers("9")
+    assert grade(thinking("a")) == ([1.0], {"teacher/scored": 1})
 
 
 def test_a_teacher_that_does_not_answer_in_time_is_none(endpoint, grade):

@@ -5,6 +5,7 @@ import random
 import re
 import time
 
+import ipywidgets
 import pandas as pd
 import pytest
 
@@ -148,7 +149,20 @@ def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
     assert list(comparison.browser.groups) == ["gained", "lost", "both", "neither"]
     before.value, after.value = AFTER, AFTER
     assert list(comparison.browser.groups) == ["both", "neither"]
+    assert [value for _, value in comparison.browser.group.options] == ["both", "neither"]
     assert comparison.children[-1] is comparison.browser
+
+
+def test_choosing_other_policies_shows_them_and_leaves_no_widget_behind(records):
+    comparison = widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    open_widgets = set(ipywidgets.Widget.get_manager_state()["state"])
+    assert comparison.browser.model_id in open_widgets
+    assert comparison.browser.group.value == "gained"
+    comparison.menus[0].value, comparison.menus[1].value = AFTER, BEFORE
+    swapped = widgets.before_and_after(records, BATCH, PROMPT, AFTER, BEFORE)
+    assert comparison.browser.group.value == "gained"
+    assert comparison.browser.view.value == widgets.render(swapped["gained"][0])
+    assert set(ipywidgets.Widget.get_manager_state()["state"]) == open_widgets
 
 
 def test_without_anybody_to_click_a_static_page_is_shown_instead(records, groups):

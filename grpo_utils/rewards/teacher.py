@@ -7,7 +7,7 @@ a recipe must give it less weight than its tests. That limits it only where test
 `scale_rewards` is none. Notebook 09 measures how far it can be trusted.
 
 Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget holds over
-kills and over all processes of a training.
+kills and over all processes of a training, of which one asks at a time.
 
 What it does not do: ask again after a failure (the next batch with the same text does), or read what a teacher thinks
 before it answers. Switch a reasoning model's thinking off on the server.
@@ -22,12 +22,13 @@ import os
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_tag
 from grpo_utils.recipes import Teacher
 
@@ -35,6 +36,7 @@ from .registry import Completion, texts
 
 KEY_VARIABLE = "GRPO_TEACHER_KEY"  # the endpoint's API key; it is in no recipe, and so in no file of a run
 DIGITS = tuple("0123456789")
+LOCKED_SECONDS = 60.0  # that another program may keep the ledger from being written
 ANSWERED = ("scored", "unreadable")  # outcomes that are kept: at temperature 0 a question has one answer
 RUBRIC = """You grade the reasoning that a student wrote for a task. You see no program and no result.
 9: it understands the task and leads to a right solution.
@@ -49,6 +51,10 @@ EXAMPLES = (  # they show the format to a teacher that returns text, and the sca
 )
 
 Chat = list[dict[str, str]]
+
+
+class LedgerError(UserError):
+    """A ledger of a teacher's calls that cannot be used."""
 
 
 async def teacher(
@@ -74,6 +80,9 @@ async def teacher(
         prompts: strings or chats, one per completion; equal ones are a group. The last message is the question.
         log_metric: TRL's. It is told how many calls ended how: `teacher/scored`, `teacher/over budget` and so on.
         columns: whatever else TRL passes.
+
+    Raises:
+        LedgerError: the ledger cannot be read or written.
     """
     thoughts = [extract_tag(text, tags[0]) for text in texts(completions)]
     chats = [chat(question, thought or "") for question, thought in zip(texts(prompts), thoughts, strict=True)]
@@ -129,20 +138,24 @@ async def ask(chats: Sequence[Chat], settings: Teacher, ledger: Path) -> tuple[l
 
     Returns:
         One grade from 0 to 1 per chat, or None; and how often each outcome came: `from ledger`, `over budget`,
-        `scored`, `unreadable`, `timeout`, `unreachable`, or the HTTP status of a refusal.
+        `scored`, `unreadable`, `no completion`, `timeout`, `unreachable`, or the HTTP status of a refusal.
+
+    Raises:
+        LedgerError: the ledger cannot be read or written.
     """
     keys = [_key(settings, one) for one in chats]
-    with contextlib.closing(sqlite3.connect(ledger, timeout=60, isolation_level=None)) as calls:
-        calls.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT, outcome TEXT, grade REAL)")
-        known = {key: grade for key, outcome, grade in calls.execute("SELECT * FROM calls") if outcome in ANSWERED}
+    async with _opened(ledger) as calls:
+        rows = calls.execute("SELECT key, outcome, grade FROM calls")
+        known = {key: grade for key, outcome, grade in rows if outcome in ANSWERED}
         missing = {key: one for key, one in zip(keys, chats, strict=True) if key not in known}
         booked = _book(calls, list(missing), settings.calls) if missing else {}
         outcomes = Counter({"from ledger": len(set(keys)) - len(missing), "over budget": len(missing) - len(booked)})
         replies = await _replies({key: missing[key] for key in booked}, settings)
-        for key, (outcome, grade) in replies.items():
-            calls.execute("UPDATE calls SET outcome = ?, grade = ? WHERE rowid = ?", (outcome, grade, booked[key]))
-            known[key] = grade
-            outcomes[outcome] += 1
+        with calls:
+            for key, (outcome, grade) in replies.items():
+                calls.execute("UPDATE calls SET outcome = ?, grade = ? WHERE rowid = ?", (outcome, grade, booked[key]))
+                known[key] = grade
+                outcomes[outcome] += 1
     if booked and not any(outcomes[outcome] for outcome in ANSWERED):
         warnings.warn(
             f"The teacher at {settings.url} answered none of {len(booked)} calls: {dict(outcomes)}", stacklevel=2
@@ -154,14 +167,44 @@ def _key(settings: Teacher, asking: Chat) -> str:
     return hashlib.sha256(json.dumps([settings.model, asking]).encode()).hexdigest()
 
 
+@contextlib.asynccontextmanager
+async def _opened(ledger: Path) -> AsyncIterator[sqlite3.Connection]:
+    """The ledger, for one process at a time: two that read it before either has its answers would pay twice.
+
+    The turn is SQLite's lock on a file beside it, which a killed process lets go of.
+    """
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(f"{ledger}.lock", timeout=0, isolation_level=None)) as turn,
+            contextlib.closing(sqlite3.connect(ledger, timeout=LOCKED_SECONDS)) as calls,
+        ):
+            while not _has_begun(turn):
+                await asyncio.sleep(0.05)
+            calls.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT, outcome TEXT, grade REAL)")
+            yield calls
+    except sqlite3.Error as error:
+        raise LedgerError(
+            f"The ledger of the teacher's calls, {ledger}, cannot be used ({error}): make room or its folder writable, "
+            "end what else has it open, or, if it is damaged, delete it, which forgets what was paid for."
+        ) from error
+
+
+def _has_begun(turn: sqlite3.Connection) -> bool:
+    try:
+        turn.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
 def _book(calls: sqlite3.Connection, keys: list[str], budget: int) -> dict[str, int]:
     """Enters as many calls as the budget leaves into the ledger, before they are made: a kill never hides one."""
-    calls.execute("BEGIN IMMEDIATE")  # of several processes one books at a time
     (spent,) = calls.execute("SELECT count(*) FROM calls").fetchone()
     insert = "INSERT INTO calls VALUES (?, 'asked', NULL) RETURNING rowid"
-    booked = {key: calls.execute(insert, (key,)).fetchone()[0] for key in keys[: max(0, budget - spent)]}
-    calls.execute("COMMIT")
-    return booked
+    with calls:
+        return {key: calls.execute(insert, (key,)).fetchone()[0] for key in keys[: max(0, budget - spent)]}
 
 
 async def _replies(chats: dict[str, Chat], settings: Teacher) -> dict[str, tuple[str, float | None]]:
@@ -188,13 +231,18 @@ async def _reply(client: httpx.AsyncClient, asking: Chat, settings: Teacher) -> 
     try:
         async with asyncio.timeout(settings.timeout):
             reply = await client.post("chat/completions", json=request | {"logprobs": True, "top_logprobs": 20})
-        if not reply.is_success:
-            return f"HTTP {reply.status_code}", None
-        return "scored", read_grade(reply.json()["choices"][0])
     except TimeoutError:
         return "timeout", None
     except httpx.HTTPError:
         return "unreachable", None
+    if not reply.is_success:
+        return f"HTTP {reply.status_code}", None
+    try:
+        choice = reply.json()["choices"][0]
+    except (ValueError, LookupError, TypeError, RecursionError):  # a proxy's page, an error with status 200
+        return "no completion", None
+    try:
+        return "scored", read_grade(choice)
     except (ValueError, LookupError, TypeError, AttributeError):
         return "unreadable", None
 
