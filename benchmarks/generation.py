@@ -1,18 +1,25 @@
-"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about three minutes.
+"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about six minutes on an idle machine.
 
-Two comparisons, each side by side in one run, as ratios: our generation against plain `model.generate` for the same
-prompts and numbers of tokens; and a decoding step with a short and with OpenMP's default spin, on an idle machine and
-with one core kept busy by another program.
+Two comparisons, each side by side in one run, as ratios: our loading and generation against transformers' own for the
+same prompts and numbers of tokens, with the memory that each needs; and a decoding step with a short and with OpenMP's
+default spin, on an idle machine and with one core kept busy by another program.
+Writes `benchmarks/results/generation.md`.
 """
 
+import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-BATCH, TOKENS = 64, 24
+RESULTS = Path(__file__).parent / "results" / "generation.md"
+BATCH, TOKENS, SHOTS = 64, 24, (0, 1, 3)
+SIDES = ("ours", "plain")
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -26,39 +33,68 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
     return statistics.median(taken)
 
 
-def compare_generation() -> None:
-    """Our `policy.generate` against plain generate with transformers' sdpa, for 0, 1 and 3 worked examples."""
+def in_own_process(*arguments: str, **variables: str) -> list[float]:
+    """Numbers that this script prints when it is called with `arguments`."""
+    command = [sys.executable, __file__, *arguments]
+    return json.loads(subprocess.check_output(command, env=os.environ | variables, text=True).splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------- ours against plain
+
+
+def write(side: str) -> list[float]:
+    """Seconds that one side takes for `BATCH` completions with each number of worked examples, and its peak in MB."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     from grpo_utils import policy, recipes, tasks
 
     recipe = recipes.load("cpu-code")
-    ours = policy.load(recipe.model)
-    plain = policy.load(recipe.model).model
-    plain.set_attn_implementation("sdpa")
-    for model in (ours.model, plain):  # no token ends a row: both sides write exactly TOKENS tokens
-        model.generation_config.eos_token_id = [model.config.vocab_size]
-    batch = tasks.load("starter", "train")[:BATCH]
-    print(f"{BATCH} completions of {TOKENS} tokens    ours    plain    plain / ours")
-    for shots in (0, 1, 3):
+    if side == "ours":
+        loaded = policy.load(recipe.model)
+    else:
+        plain = AutoModelForCausalLM.from_pretrained(
+            policy.resolve(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
+        )
+        loaded = policy.Policy(plain.eval(), policy.load_tokenizer(recipe.model))
+    loaded.model.generation_config.eos_token_id = [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
+    batch, taken = tasks.load("starter", "train")[:BATCH], []
+    for shots in SHOTS:
         chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe)[:shots]) for task in batch]
-        seeds = list(range(BATCH))
-        inputs = ours.tokenizer.apply_chat_template(
-            chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
-        )
-        mine = seconds(
-            lambda chats=chats, seeds=seeds: policy.generate(
-                ours, chats, seeds, temperature=0.8, max_new_tokens=TOKENS, batch_size=BATCH
-            )
-        )
-        other = seconds(
-            lambda inputs=inputs: plain.generate(
-                **inputs, do_sample=True, temperature=0.8, top_k=0, max_new_tokens=TOKENS
-            )
-        )
-        print(f"{shots}-shot{mine:28.1f} s {other:6.1f} s {other / mine:10.2f}", flush=True)
+        taken.append(seconds(lambda chats=chats: _write(side, loaded, chats)))
+    return [*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
 
 
-def decode() -> None:
-    """Prints the seconds of one decoding step at batch 64; run in a process of its own, whose environment counts."""
+def _write(side: str, loaded: Any, chats: list[Any]) -> None:
+    from grpo_utils import policy
+
+    if side == "ours":
+        limits = {"max_new_tokens": TOKENS, "batch_size": BATCH}
+        policy.generate(loaded, chats, list(range(BATCH)), temperature=1.0, **limits)
+        return
+    inputs = loaded.tokenizer.apply_chat_template(
+        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    )
+    loaded.model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=TOKENS)
+
+
+def compare_sides() -> list[str]:
+    """Rows of the table: the better of two rounds, in which the sides take turns."""
+    rounds = [{side: in_own_process("write", side) for side in SIDES} for _ in range(2)]
+    ours, plain = ([min(pair) for pair in zip(*(one[side] for one in rounds), strict=True)] for side in SIDES)
+    labels = [f"{BATCH} completions of {TOKENS} tokens, {shots}-shot" for shots in SHOTS]
+    rows = [
+        f"| {label} | {mine:.1f} s | {other:.1f} s, plain transformers | {other / mine:.2f} |"
+        for label, mine, other in zip(labels, ours, plain, strict=False)
+    ]
+    return [*rows, f"| peak memory | {ours[-1]:.0f} MB | {plain[-1]:.0f} MB | {plain[-1] / ours[-1]:.2f} |"]
+
+
+# ------------------------------------------------------------------------------------------------------ OpenMP's spin
+
+
+def decode() -> list[float]:
+    """Seconds of one decoding step."""
     import torch
 
     import grpo_utils  # noqa: F401, sets the spin unless the environment already does
@@ -68,28 +104,46 @@ def decode() -> None:
     token = torch.ones(BATCH, 1, dtype=torch.long)
     with torch.inference_mode():
         cache = model(input_ids=torch.ones(BATCH, 64, dtype=torch.long), logits_to_keep=1).past_key_values
-        print(seconds(lambda: model(input_ids=token, past_key_values=cache), repeats=5))
+        return [seconds(lambda: model(input_ids=token, past_key_values=cache), repeats=5)]
 
 
-def compare_spin() -> None:
-    """The same decoding step with two spins, idle and beside a program that keeps one core busy."""
-    print(f"\none decoding step of {BATCH} completions    spin 2,000    default spin    default / ours")
+def compare_spin() -> list[str]:
+    """Rows of the table: the same decoding step with two spins, idle and beside a program that keeps one core busy."""
+    rows = []
     for label, busy in (("idle machine", False), ("one core busy", True)):
         other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
-        taken = []
-        for spin in ("2000", "300000"):  # 300,000 is libgomp's default when the waiting policy is not set
-            environment = os.environ | {"GOMP_SPINCOUNT": spin}
-            output = subprocess.check_output([sys.executable, __file__, "decode"], env=environment, text=True)
-            taken.append(float(output.split()[-1]))
+        # 300,000 is libgomp's default when the waiting policy is not set
+        short, default = (in_own_process("decode", GOMP_SPINCOUNT=spin)[0] for spin in ("2000", "300000"))
         if other:
             other.kill()
             other.wait()
-        print(f"{label:<30}{taken[0]:16.2f} s {taken[1]:13.2f} s {taken[1] / taken[0]:15.1f}", flush=True)
+        rows.append(
+            f"| a decoding step of {BATCH} completions, {label} | {short:.2f} s | {default:.2f} s, OpenMP's own spin "
+            f"| {default / short:.1f} |"
+        )
+    return rows
+
+
+def main() -> None:
+    """Compares, prints the table and writes it."""
+    from grpo_utils import runs
+
+    lines = [
+        "`python benchmarks/generation.py`: embedded:smollm2-135m-instruct, sampled at temperature 1, no adapter.",
+        "",
+        "| compared | ours | the other | other / ours |",
+        "|---|---|---|---|",
+        *compare_sides(),
+        *compare_spin(),
+    ]
+    runs.write(RESULTS, "\n".join(lines) + "\n")
+    print(*lines, sep="\n")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["decode"]:
-        decode()
+    if sys.argv[1:2] == ["write"]:
+        print(json.dumps(write(sys.argv[2])))
+    elif sys.argv[1:] == ["decode"]:
+        print(json.dumps(decode()))
     else:
-        compare_generation()
-        compare_spin()
+        main()
