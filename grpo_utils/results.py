@@ -32,9 +32,9 @@ def load_records(run: Path) -> pd.DataFrame:
     Raises:
         RunError: a record was damaged after it was written.
     """
-    rows = []
+    frames = [pd.DataFrame()]
     for path in sorted((run / "evaluations").glob("*.json")):
-        record = runs.read_json(path)
+        record, rows = runs.read_json(path), []
         try:
             key = {name: record["settings"][name] for name in ("checkpoint", "split", "shots")}
             key["update_norm"] = record["update_norm"]
@@ -43,9 +43,10 @@ def load_records(run: Path) -> pd.DataFrame:
                 for i, one in enumerate(task["completions"], start=-1):
                     visible = math.nan if one["visible"] is None else float(one["visible"])  # no assert was shown
                     rows.append(key | owner | {"sample": i} | one | {"visible": visible})
+            frames.append(pd.DataFrame(rows))
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise runs.damaged(path, error) from error
-    return pd.DataFrame(rows)
+    return pd.concat(frames, ignore_index=True)
 
 
 def step_of(checkpoint: str) -> int:

@@ -223,8 +223,8 @@ class _Scores:
             outcomes.count("passed"),
             len(outcomes),
             tuple(outcomes),
-            _type_name(error),
-            str(error or "")[:MAX_MESSAGE],
+            _storable(_type_name(error)),
+            _storable(str(error or ""))[:MAX_MESSAGE],
             session.printed.decode(errors="replace")[:MAX_STDOUT],
             report.cpu_seconds,
             report.wall_seconds,
@@ -234,6 +234,11 @@ class _Scores:
 def _is_failure(error: Exception) -> bool:
     """An assert that does not hold, or a value that cannot be judged; not an exception of the candidate's."""
     return isinstance(error, AssertionError | CodecError) and not isinstance(error, CandidateError)
+
+
+def _storable(text: str) -> str:
+    """A text of the candidate's as files and logs take it: half a character, which Python allows, is escaped."""
+    return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def _type_name(error: Exception | None) -> str:

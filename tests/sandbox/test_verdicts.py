@@ -154,6 +154,21 @@ def test_scripts_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
     assert sandbox.check_script(f"print('x' * {len(long)})", long).ok
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(x): raise ValueError('\\ud800')",
+        "def f(x): raise type('E\\ud800', (Exception,), {})()",
+        "import sys\ndef f(x): sys.stdout.buffer.write(b'\\xff'); print('\\ud800')",
+    ],
+)
+def test_half_a_character_of_a_candidate_can_be_stored(sandbox: Sandbox, code: str) -> None:
+    verdict = sandbox.check(code, ["assert f(1) == 2"])
+    assert not verdict.ok
+    for text in (verdict.error_type, verdict.error_message, verdict.stdout):
+        text.encode()
+
+
 def test_what_is_printed_is_capped(sandbox: Sandbox) -> None:
     verdict = sandbox.check("def f():\n    for _ in range(100_000): print('spam')\n    return 1", ["assert f() == 1"])
     assert verdict.ok
