@@ -69,8 +69,8 @@ def _write(side: str, loaded: Any, chats: list[Any]) -> None:
     from grpo_utils import policy
 
     if side == "ours":
-        limits = {"max_new_tokens": TOKENS, "batch_size": BATCH}
-        policy.generate(loaded, chats, list(range(BATCH)), temperature=1.0, **limits)
+        seeds = list(range(BATCH))
+        policy.generate(loaded, chats, seeds, temperature=1.0, max_new_tokens=TOKENS, batch_size=BATCH)
         return
     inputs = loaded.tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
