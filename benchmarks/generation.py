@@ -1,8 +1,8 @@
 """How fast the policy writes on a CPU: `python benchmarks/generation.py`, about six minutes on an idle machine.
 
-Two comparisons, each side by side in one run, as ratios: our loading and generation against transformers' own for the
-same prompts and numbers of tokens, with the memory that each needs; and a decoding step with a short and with OpenMP's
-default spin, on an idle machine and with one core kept busy by another program.
+Two comparisons, each side by side in one run, as ratios: our loading and generation against transformers' own (both
+with our short spin) for the same prompts and numbers of tokens, with the memory that each needs; and a decoding step
+with a short and with OpenMP's default spin, on an idle machine and with one core kept busy by another program.
 Writes `benchmarks/results/generation.md`.
 """
 
@@ -81,13 +81,14 @@ def _write(side: str, loaded: Any, chats: list[Any]) -> None:
 def compare_sides() -> list[str]:
     """Rows of the table: the better of two rounds, in which the sides take turns."""
     rounds = [{side: in_own_process("write", side) for side in SIDES} for _ in range(2)]
-    ours, plain = ([min(pair) for pair in zip(*(one[side] for one in rounds), strict=True)] for side in SIDES)
+    best = {side: [min(pair) for pair in zip(*(one[side] for one in rounds), strict=True)] for side in SIDES}
+    (*ours, my_peak), (*plain, other_peak) = best["ours"], best["plain"]
     labels = [f"{BATCH} completions of {TOKENS} tokens, {shots}-shot" for shots in SHOTS]
     rows = [
         f"| {label} | {mine:.1f} s | {other:.1f} s, plain transformers | {other / mine:.2f} |"
-        for label, mine, other in zip(labels, ours, plain, strict=False)
+        for label, mine, other in zip(labels, ours, plain, strict=True)
     ]
-    return [*rows, f"| peak memory | {ours[-1]:.0f} MB | {plain[-1]:.0f} MB | {plain[-1] / ours[-1]:.2f} |"]
+    return [*rows, f"| peak memory | {my_peak:.0f} MB | {other_peak:.0f} MB | {other_peak / my_peak:.2f} |"]
 
 
 # ------------------------------------------------------------------------------------------------------ OpenMP's spin
@@ -97,7 +98,6 @@ def decode() -> list[float]:
     """Seconds of one decoding step."""
     import torch
 
-    import grpo_utils  # noqa: F401, sets the spin unless the environment already does
     from grpo_utils import policy, recipes
 
     model = policy.load(recipes.load("cpu-code").model).model
@@ -112,11 +112,12 @@ def compare_spin() -> list[str]:
     rows = []
     for label, busy in (("idle machine", False), ("one core busy", True)):
         other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
-        # 300,000 is libgomp's default when the waiting policy is not set
-        short, default = (in_own_process("decode", GOMP_SPINCOUNT=spin)[0] for spin in ("2000", "300000"))
-        if other:
-            other.kill()
-            other.wait()
+        try:  # 300,000 is libgomp's default when the waiting policy is not set
+            short, default = (in_own_process("decode", GOMP_SPINCOUNT=spin)[0] for spin in ("2000", "300000"))
+        finally:
+            if other:
+                other.kill()
+                other.wait()
         rows.append(
             f"| a decoding step of {BATCH} completions, {label} | {short:.2f} s | {default:.2f} s, OpenMP's own spin "
             f"| {default / short:.1f} |"

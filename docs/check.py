@@ -147,9 +147,9 @@ def finds(tab: "Tab") -> bool:
 
     try:
         tab.wait_for_selector("#search-results li", timeout=20_000)
-        tab.wait_for_load_state("networkidle")
     except TimeoutError:
         return False
+    tab.wait_for_load_state("networkidle")
     return True
 
 

@@ -330,7 +330,7 @@ def main() -> None:
     """Draws the figures of a finished run again."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.plots", description=main.__doc__)
     commands.add_arguments(parser)
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them to FOLDER/<run> too, with captions")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them to FOLDER/<run> too, with a README.md")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
     matplotlib.use("agg")

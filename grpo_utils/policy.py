@@ -8,8 +8,8 @@ import copy
 import ctypes
 import importlib.util
 import os
+import platform
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def load(model: Model) -> Policy:
         )
     except (OSError, ValueError) as error:
         raise unreachable(model, error) from error
-    if device == "cpu" and sys.platform == "linux":
+    if device == "cpu" and platform.libc_ver()[0] == "glibc":
         _keep_freed_memory()
     if (head := loaded.get_output_embeddings()) is not None:
         head.register_forward_pre_hook(_contiguous)
@@ -103,17 +103,17 @@ def load(model: Model) -> Policy:
 def _keep_freed_memory() -> None:
     """Has glibc keep the memory of freed tensors, which the next ones take, instead of giving it back to the kernel.
 
-    Zeroing the same pages again and again is a fifth to a third of the work on a virtual machine: `python
-    benchmarks/generation.py`.
+    The kernel zeroes every page that it hands out again, which is slow on a virtual machine. It holds for the whole
+    process, which then never shrinks.
     """
     libc, trim_threshold, mmap_max = ctypes.CDLL("libc.so.6"), -1, -4  # the names of these two in mallopt(3)
     libc.mallopt(trim_threshold, -1)
     libc.mallopt(mmap_max, 0)
 
 
-def _contiguous(head: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+def _contiguous(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """The states that the head reads, in one piece: for a slice, torch would copy the head's weights for every row."""
-    return (inputs[0].contiguous(),)
+    return tuple(one.contiguous() for one in inputs)
 
 
 def _nf4(model: Model) -> BitsAndBytesConfig:
@@ -207,10 +207,7 @@ def _cpu_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for one new token on a CPU, without repeating the keys of grouped queries; else transformers' sdpa.
-
-    Halves the time of a generation step against sdpa: `python benchmarks/generation.py`.
-    """
+    """Attention for one new token on a CPU, without repeating the keys of grouped queries; else transformers' sdpa."""
     batch, heads, length, size = query.shape
     if length > 1 or query.requires_grad:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[return-value]

@@ -145,7 +145,7 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _keeps_what_it_writes(self) -> Self:
         if not self.grpo.get("log_completions", True):
-            raise ValueError("grpo.log_completions must stay true: notebooks 04 and 09 read the stored completions")
+            raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
         return self
 
     @property

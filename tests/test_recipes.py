@@ -40,7 +40,7 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"dataset.limits": {"tset": 3}}, r"Key 'dataset.limits.tset"),
         ({"prompt.shots": 2}, r"evaluation.samples.validation lacks prompt.shots, the number 2"),
         ({"evaluation.samples.train": {}}, r"evaluation.samples.train must have one number of shots"),
-        ({"grpo.log_completions": False}, r"yaml: grpo.log_completions must stay true: notebooks"),
+        ({"grpo.log_completions": False}, r"yaml: grpo.log_completions must stay true: the notebooks"),
         ({"evaluation.samples.test": {0: 0}}, r"must sample the training prompt at least once"),
     ],
 )

@@ -150,7 +150,19 @@ def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
     before.value, after.value = AFTER, AFTER
     assert list(comparison.browser.groups) == ["both", "neither"]
     assert [value for _, value in comparison.browser.group.options] == ["both", "neither"]
-    assert comparison.children[-1] is comparison.browser
+
+
+def test_a_group_is_looked_up_once_when_it_is_chosen(groups):
+    class Counting(dict):
+        def __getitem__(self, name):
+            asked.append(name)
+            return super().__getitem__(name)
+
+    asked = []
+    browser = widgets.Browser(Counting(groups))
+    first, second = list(groups)[:2]
+    browser.group.value = second
+    assert asked == [first, second]
 
 
 def test_choosing_other_policies_shows_them_and_leaves_no_widget_behind(records):

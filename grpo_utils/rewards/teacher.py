@@ -7,7 +7,8 @@ a recipe must give it less weight than its tests. That limits it only where test
 `scale_rewards` is none. Notebook 09 measures how far it can be trusted.
 
 Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget holds over
-kills and over all processes of a training, of which one asks at a time.
+kills and over all processes of a training. One asks at a time, so `parallel` counts for all of them together, and a
+step of several processes waits for each in turn.
 
 What it does not do: ask again after a failure (the next batch with the same text does), or read what a teacher thinks
 before it answers. Switch a reasoning model's thinking off on the server.
@@ -15,6 +16,7 @@ before it answers. Switch a reasoning model's thinking off on the server.
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -24,7 +26,7 @@ import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -124,7 +126,9 @@ def chat(question: str, thought: str) -> Chat:
 
 
 def _turn(question: str, thought: str) -> str:
-    mark = f"[{hashlib.sha256(thought.encode(errors='replace')).hexdigest()[:8]}]"
+    # half a character, which Python allows, cannot be sent
+    question, thought = (text.encode(errors="backslashreplace").decode() for text in (question, thought))
+    mark = f"[{hashlib.sha256(thought.encode()).hexdigest()[:8]}]"
     return f"Task:\n{question}\n\nReasoning:\n{mark}\n{thought}\n{mark}\n\nGrade, one digit from 0 to 9:"
 
 
@@ -169,34 +173,37 @@ def _key(settings: Teacher, asking: Chat) -> str:
 
 @contextlib.asynccontextmanager
 async def _opened(ledger: Path) -> AsyncIterator[sqlite3.Connection]:
-    """The ledger, for one process at a time: two that read it before either has its answers would pay twice.
+    """The ledger, for one caller at a time: two that read it before either has its answers would pay twice."""
+    with await _turn_at(ledger) as turn:
+        try:
+            with contextlib.closing(sqlite3.connect(ledger, timeout=LOCKED_SECONDS)) as calls:
+                calls.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT, outcome TEXT, grade REAL)")
+                yield calls
+        except sqlite3.Error as error:
+            raise _unusable(ledger, error) from error
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_UN)  # a process that was forked meanwhile holds it too
 
-    The turn is SQLite's lock on a file beside it, which a killed process lets go of.
-    """
+
+async def _turn_at(ledger: Path) -> IO[str]:
+    """Waits for the lock on a file beside the ledger, which a killed process lets go of, and returns the file."""
     try:
-        with (
-            contextlib.closing(sqlite3.connect(f"{ledger}.lock", timeout=0, isolation_level=None)) as turn,
-            contextlib.closing(sqlite3.connect(ledger, timeout=LOCKED_SECONDS)) as calls,
-        ):
-            while not _has_begun(turn):
+        turn = Path(f"{ledger}.lock").open("a")  # noqa: SIM115, the caller closes it
+        while True:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return turn
+            except BlockingIOError:
                 await asyncio.sleep(0.05)
-            calls.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT, outcome TEXT, grade REAL)")
-            yield calls
-    except sqlite3.Error as error:
-        raise LedgerError(
-            f"The ledger of the teacher's calls, {ledger}, cannot be used ({error}): make room or its folder writable, "
-            "end what else has it open, or, if it is damaged, delete it, which forgets what was paid for."
-        ) from error
+    except OSError as error:  # no room, no right to write, or a file system without locks
+        raise _unusable(ledger, error) from error
 
 
-def _has_begun(turn: sqlite3.Connection) -> bool:
-    try:
-        turn.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-            raise
-        return False
-    return True
+def _unusable(ledger: Path, error: Exception) -> LedgerError:
+    return LedgerError(
+        f"The ledger of the teacher's calls, {ledger}, cannot be used ({error}): make room or its folder writable, "
+        "end what else has it open, or, if it is damaged, delete it, which forgets what was paid for."
+    )
 
 
 def _book(calls: sqlite3.Connection, keys: list[str], budget: int) -> dict[str, int]:
@@ -243,7 +250,7 @@ async def _reply(client: httpx.AsyncClient, asking: Chat, settings: Teacher) -> 
         return "no completion", None
     try:
         return "scored", read_grade(choice)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError):
         return "unreadable", None
 
 

@@ -60,7 +60,7 @@ def judge(worker: Worker, check: Check, timeout: float) -> Verdict:
             else:
                 _run_body(plan_, session, scores)
         except UnsupportedTest as error:
-            return Verdict("unsupported", error_message=str(error)[:MAX_MESSAGE])
+            return Verdict("unsupported", error_message=_storable(str(error))[:MAX_MESSAGE])
         except WorkerDied:
             raise
         except Exception as error:  # in the module body, or between two asserts

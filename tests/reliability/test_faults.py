@@ -121,7 +121,9 @@ def test_a_log_that_was_cut_or_damaged(tmp_path):
 def test_a_damaged_record_is_named_and_is_not_taken_for_done(tmp_path):
     path = evaluation.record_path(tmp_path, "base", "test", 0)
     path.parent.mkdir()
-    for text in ('{"settings": {"chec', "[]", '{"settings": {}}'):
+    key = '{"settings": {"checkpoint": "base", "split": "test", "shots": 0}, "update_norm": 0, "tasks": '
+    half_a_character = r'[{"task_id": 1, "grade": 1, "completions": [{"text": "\ud800", "visible": null}]}]}'
+    for text in ('{"settings": {"chec', "[]", '{"settings": {}}', key + half_a_character):
         path.write_text(text)
         assert not evaluation._is_done(path, {"checkpoint": "base"})
         with pytest.raises(RunError, match=r"base\.test\.0shot\.json is damaged"):

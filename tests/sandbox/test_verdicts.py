@@ -159,14 +159,13 @@ def test_scripts_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
     [
         "def f(x): raise ValueError('\\ud800')",
         "def f(x): raise type('E\\ud800', (Exception,), {})()",
-        "import sys\ndef f(x): sys.stdout.buffer.write(b'\\xff'); print('\\ud800')",
+        "def f(x): raise ValueError('\\ud800' * 10_000)",
     ],
 )
 def test_half_a_character_of_a_candidate_can_be_stored(sandbox: Sandbox, code: str) -> None:
     verdict = sandbox.check(code, ["assert f(1) == 2"])
     assert not verdict.ok
-    for text in (verdict.error_type, verdict.error_message, verdict.stdout):
-        text.encode()
+    assert len((verdict.error_type + verdict.error_message).encode()) < 1_000
 
 
 def test_what_is_printed_is_capped(sandbox: Sandbox) -> None:
