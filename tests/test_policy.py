@@ -1,5 +1,8 @@
 """The policy: embedded model, generation that does not depend on its batch, adapters that come and go."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -53,6 +56,20 @@ def test_the_head_reads_a_slice_of_a_batch_in_one_piece(loaded):
     hook.remove()
     assert seen == [True, True]
     torch.testing.assert_close(last, every[:, -1:], rtol=0.0, atol=1e-3)
+
+
+def test_the_memory_of_a_freed_tensor_stays_with_the_process():
+    program = """
+import torch
+from grpo_utils import policy
+policy._keep_freed_memory()
+def pages(): return int(open("/proc/self/statm").read().split()[1])
+before = pages()
+torch.ones(50_000_000)
+print((pages() - before) * 4096)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert int(printed) > 150_000_000
 
 
 def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
