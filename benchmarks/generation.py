@@ -1,4 +1,4 @@
-"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about six minutes on an idle machine.
+"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about twelve minutes on an idle machine.
 
 Two comparisons, each side by side in one run, as ratios: our loading and generation against transformers' own (both
 with our short spin) for the same prompts and numbers of tokens, with the memory that each needs; and a decoding step
