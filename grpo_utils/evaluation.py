@@ -25,7 +25,7 @@ from grpo_utils.tasks import Task
 from grpo_utils.vllm_generation import Served
 
 SOURCES = (  # what makes a record
-    *("extractors.py", "tasks", "policy.py", "vllm_generation.py", "identity.py", "evaluation.py"),
+    *("extractors.py", "tasks", "policy", "vllm_generation.py", "identity.py", "evaluation.py"),
     *("rewards/code.py", "sandbox"),
 )
 

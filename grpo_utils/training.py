@@ -322,9 +322,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
     """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
     path = run / "checkpoints" / identity.MADE_WITH
-    sources = runs.code_hash(
-        "extractors.py", "rewards", "tasks", "policy.py", "generation.py", "training.py", "sandbox"
-    )
+    sources = runs.code_hash("extractors.py", "rewards", "tasks", "policy", "generation.py", "training.py", "sandbox")
     base = identity.fingerprint(recipe.model)
     origin = f"base {base}\ncode {sources}\ndata {tasks.fingerprint(recipe)}\n"
     if not runs.adapters(run):

@@ -6,8 +6,10 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoTokenizer
 
 from grpo_utils import policy, recipes, tasks
+from grpo_utils.policy import decoding
 from grpo_utils.recipes import Model
 
 RECIPE = recipes.load("smoke-code")
@@ -61,8 +63,8 @@ def test_the_head_reads_a_slice_of_a_batch_in_one_piece(loaded):
 def test_the_memory_of_a_freed_tensor_stays_with_the_process():
     program = """
 import torch
-from grpo_utils import policy
-policy._keep_freed_memory()
+from grpo_utils.policy import cpu
+cpu.keep_freed_memory()
 def pages(): return int(open("/proc/self/statm").read().split()[1])
 before = pages()
 torch.ones(50_000_000)
@@ -92,7 +94,7 @@ def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
 
 def test_samples_follow_the_distribution_at_the_temperature():
     logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
-    sampler = policy._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
+    sampler = decoding._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
     drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
     shares = torch.bincount(drawn, minlength=4) / 4000
     assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
@@ -115,7 +117,7 @@ def test_a_hub_model_without_network_says_how_to_use_a_local_path(monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("We couldn't connect to the hub")
 
-    monkeypatch.setattr(policy.AutoTokenizer, "from_pretrained", unreachable)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
     with pytest.raises(policy.ModelError, match=r"set model\.name to the path"):
         policy.load(Model(name="someone/some-model"))
 

