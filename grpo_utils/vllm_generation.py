@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from grpo_utils import policy
@@ -52,12 +53,6 @@ def load(model: Model, rank: int) -> Served:
             "--set evaluation.engine=transformers."
         ) from error
     tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).max_position_embeddings
-    memory: dict[str, Any] = {}
-    if torch.cuda.is_available():  # what a notebook or a trainer has left on the card
-        gc.collect()
-        torch.cuda.empty_cache()
-        free, whole = torch.cuda.mem_get_info()
-        memory = {"gpu_memory_utilization": 0.95 * free / whole}
     try:
         llm = LLM(
             policy.resolve(model.name),
@@ -66,11 +61,22 @@ def load(model: Model, rank: int) -> Served:
             enable_lora=True,
             max_lora_rank=room_for(rank),
             max_model_len=min(LONGEST, limit),
-            **memory,
+            gpu_memory_utilization=_share_of_memory(),
         )
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         raise ModelError(f"vLLM cannot start with {model.name!r}: {error}") from error
     return Served(llm, tokenizer)
+
+
+def _share_of_memory() -> float:
+    """The share of the card's memory that vLLM may take, or without one of the machine's, where others need some."""
+    if not torch.cuda.is_available():
+        memory = psutil.virtual_memory()
+        return 0.5 * memory.available / memory.total
+    gc.collect()  # what a notebook or a trainer has left on the card
+    torch.cuda.empty_cache()
+    free, whole = torch.cuda.mem_get_info()
+    return 0.95 * free / whole
 
 
 def room_for(rank: int) -> int:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 
 from grpo_utils import policy, vllm_generation
@@ -64,6 +65,21 @@ def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tin
     assert requests[0] is None
     assert [request.path for request in requests[1:]] == [str(tmp_path / f"checkpoint-{i}") for i in (1, 2)]
     assert requests[1].number != requests[2].number
+
+
+def test_an_engine_takes_part_of_the_memory_left_and_a_failing_one_is_a_sentence(engine, tiny_model, monkeypatch):
+    half_full = SimpleNamespace(available=6, total=12)
+    monkeypatch.setattr(vllm_generation.psutil, "virtual_memory", lambda: half_full)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    vllm_generation.load(Model(name=str(tiny_model)), rank=4)
+    assert engine.loaded[1]["gpu_memory_utilization"] == 0.25
+
+    def fail(name, **settings):
+        raise RuntimeError("Engine core initialization failed.")
+
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", fail)
+    with pytest.raises(ModelError, match=r"vLLM cannot start with .* initialization failed"):
+        vllm_generation.load(Model(name=str(tiny_model)), rank=4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
