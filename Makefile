@@ -48,8 +48,8 @@ bench: install  ## measure the speed of rewards, generation and the sandbox
 	@$(BIN)/python benchmarks/generation.py
 	@$(BIN)/python benchmarks/sandbox.py
 
-seeds: install  ## after `make reproduce`: train two more seeds and compare
-	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE)
+seeds: install  ## after `make reproduce`: train two more seeds and compare: ARGS="--seeds 0 1 2 3 4"
+	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE) $(ARGS)
 
 figures: install  ## draw a finished run's figures again, and put them into figures/<run>/
 	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures $(ARGS)

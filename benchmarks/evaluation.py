@@ -72,7 +72,7 @@ def plain(recipe: Recipe, run: Path, checkpoint: str) -> None:
     found: dict[int, list[str]] = {}
     with Sandbox() as sandbox, torch.inference_mode():
         for shots in SHOTS:
-            chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe)[:shots]) for task in batch]
+            chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe, shots)) for task in batch]
             chunks = [chats[first : first + size] for first in range(0, len(chats), size)]
             completions = [one for chunk in chunks for one in _generate(current, chunk, recipe)]
             evaluation.score(batch, completions, recipe.prompt, sandbox)
@@ -157,6 +157,8 @@ def main() -> None:
     parser.add_argument("--plain", help=argparse.SUPPRESS)  # the checkpoint of a process of the other side
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.run:
+        parser.error("--run: this benchmark has a folder of its own")
     recipe = settings(arguments)
     run = runs.outputs() / recipe.name
     if arguments.plain:

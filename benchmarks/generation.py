@@ -60,7 +60,7 @@ def write(side: str) -> list[float]:
     loaded.model.generation_config.eos_token_id = [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
     batch, taken = tasks.load("starter", "train")[:BATCH], []
     for shots in SHOTS:
-        chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe)[:shots]) for task in batch]
+        chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe, shots)) for task in batch]
         taken.append(seconds(lambda chats=chats: _write(side, loaded, chats), repeats=1))  # `compare_sides` repeats
     return [*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
 

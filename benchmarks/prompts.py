@@ -50,8 +50,9 @@ def main() -> None:
                 100 * results.per_task(records, policy, "validation", shots, score, greedy=True).mean()
                 for policy in (SHORT, results.BASE)
             ]
-            interval = f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-            lines.append(f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {interval} | {p_value:.2g} |")
+            lines.append(
+                f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {gain.in_points()} | {p_value:.2g} |"
+            )
     runs.write(RESULTS / f"{recipe.name}-prompts.md", "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

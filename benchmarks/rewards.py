@@ -15,11 +15,15 @@ PROGRAM = "import time; began = time.process_time(); import grpo_utils.rewards; 
 RUN_CODE = {"tests", "tests_graded", "runs", "error_graded", "visible_tests", "hidden_tests"}
 NAMES = [name for name in rewards.REGISTRY if name not in RUN_CODE]
 BATCH = [f"<thought>{'so ' * 30}</thought>\n<answer>\n{'$' * (i % 2)}{i}\n</answer>" for i in range(512)]
-TAGGED = {name: getattr(extractors, name) for name in ("extract_tag", "extract_code", "extract_any_code")}
+TAGGED = {
+    name: getattr(extractors, name)
+    for name in ("extract_tag", "extract_code", "extract_any_code", "extract_candidates")
+}
 EXTRACTORS: dict[str, Callable[[str], object]] = {
     **{name: lambda text, extract=extract: extract(text, "answer") for name, extract in TAGGED.items()},
     "follows_format": lambda text: extractors.follows_format(text, ("thought", "answer")),
     "extract_fenced": extractors.extract_fenced,
+    "extract_numbers": extractors.extract_numbers,
     "extract_final_number": extractors.extract_final_number,
     "extract_hash_answer": extractors.extract_hash_answer,
     "extract_xml_answer": extractors.extract_xml_answer,

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from grpo_utils import commands, evaluation, recipes, results, runs, training
-from grpo_utils.statistics import Interval, across_seeds, bootstrap_mean
+from grpo_utils.statistics import across_seeds, bootstrap_mean
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -57,14 +57,16 @@ def main() -> None:
     parser.add_argument("--recipe", default="cpu-code")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="at least three")
     arguments = parser.parse_args()
+    if len(set(arguments.seeds)) < max(3, len(arguments.seeds)):
+        parser.error("--seeds needs at least three different seeds")
     rows, gains = [], {}
     for seed in arguments.seeds:
         best, found = changes(*measured(arguments.recipe, seed))
         for label, per_task in found.items():
             gains.setdefault(label, []).append(per_task)
-        rows.append(f"| {seed} | {best} | {' | '.join(points(bootstrap_mean(each)) for each in found.values())} |")
+        rows.append(f"| {seed} | {best} | {' | '.join(bootstrap_mean(each).in_points() for each in found.values())} |")
         print(rows[-1], flush=True)
-    over_all = " | ".join(points(across_seeds(each)) for each in gains.values())
+    over_all = " | ".join(across_seeds(each).in_points() for each in gains.values())
     seeds = " ".join(map(str, arguments.seeds))
     lines = [
         "Gain in strict sampled pass@1 on test, in points with 95 % intervals, over tasks for each seed and over seeds "
@@ -75,13 +77,8 @@ def main() -> None:
         *rows,
         f"| all | | {over_all} |",
     ]
-    runs.write(RESULTS / f"{arguments.recipe}-seeds.md", "\n".join(lines) + "\n")
+    runs.write(RESULTS / f"{recipes.load(arguments.recipe).name}-seeds.md", "\n".join(lines) + "\n")
     print("", *lines, sep="\n")
-
-
-def points(interval: Interval) -> str:
-    """Returns an interval in percentage points."""
-    return f"{100 * interval.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 if __name__ == "__main__":

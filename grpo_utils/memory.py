@@ -119,7 +119,7 @@ def _generation(recipe: Recipe, config: Any, card: float, weights: float) -> tup
 
 def _key_width(config: Any) -> int:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return config.num_key_value_heads * size
+    return (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) * size
 
 
 def _learning(recipe: Recipe, config: Any) -> float:
@@ -130,7 +130,8 @@ def _learning(recipe: Recipe, config: Any) -> float:
     layer is computed again at a time. Logits are there three times: themselves, their gradient, and a copy by slicing.
     """
     rows, width = recipe.grpo["per_device_train_batch_size"], config.hidden_size
-    layer = 2 * rows * _tokens(recipe) * (6 * width + 2 * _key_width(config) + 4 * config.intermediate_size)
+    middle = getattr(config, "intermediate_size", None) or 4 * width  # as GPT-2 has it without saying so
+    layer = 2 * rows * _tokens(recipe) * (6 * width + 2 * _key_width(config) + 4 * middle)
     kept = layer * config.num_hidden_layers
     if recipe.grpo.get("gradient_checkpointing", True):  # `training` switches it on where there is a GPU
         kept = 2 * rows * _tokens(recipe) * width * config.num_hidden_layers + layer
@@ -177,7 +178,7 @@ def warn_if_short(recipe: Recipe) -> None:
 def _config(recipe: Recipe) -> Any:
     from grpo_utils import policy
 
-    return policy.load_config(recipe.model)
+    return policy.load_config(recipe.model).get_text_config()  # of a model that also sees, the part that writes
 
 
 def main() -> None:

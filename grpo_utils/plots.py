@@ -76,7 +76,7 @@ def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> 
         "entropy (nats per token)": {"entropy": "entropy"},
         "clipped ratios (share of tokens)": {"clip_ratio/region_mean": "clipped"},
         "gradient norm before clipping": {"grad_norm": "norm"},
-        "KL to the base (nats per token)": {"kl": "KL"},
+        "KL to the start (nats per token)": {"kl": "KL"},
     }
     figure, axes = plt.subplots(2, 4, figsize=(13, 6), layout="constrained")
     for axis, (quantity, series) in zip(axes.flat, panels.items(), strict=True):
@@ -123,7 +123,7 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
 def _by_checkpoint(records: pd.DataFrame) -> dict[str, Interval]:
     """Strict pass@1 of every policy in the records in order of training, with its interval over tasks."""
     return {
-        str(name): bootstrap_mean(group.groupby("task_id")["strict"].mean().astype(float).tolist())
+        str(name): results.mean_over_tasks(group, "strict")
         for name, group in sorted(records.groupby("checkpoint"), key=lambda pair: results.step_of(str(pair[0])))
     }
 
@@ -185,7 +185,7 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
         ("strict, greedy", greedy, "strict", GREEN),
     )
     for offset, (label, kept, column, colour) in zip((-0.27, 0.0, 0.27), series, strict=True):
-        groups = [kept[(kept.checkpoint == name) & (kept.shots == shots)] for name, shots in prompts]
+        groups = [results.of_policy(kept, name, "test", shots) for name, shots in prompts]
         _bars(left, [(i + offset, group) for i, group in enumerate(groups)], column, colour, 0.25, label)
     left.set_xticks(range(len(prompts)), [f"{names[name]}\n{shots}-shot" for name, shots in prompts])
     left.set(xlabel="policy and prompt", ylabel="pass@1 (share of completions)", ylim=(0, None))
@@ -194,7 +194,7 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     grades = sorted(grade for grade in test.grade.dropna().unique())
     chosen = {results.BASE: results.best_prompt(records), results.WARM_START: trained_shots, best: trained_shots}
     for (name, shots), offset, colour in zip(chosen.items(), (-0.27, 0.0, 0.27), (GREY, PURPLE, BLUE), strict=True):
-        kept = sampled[(sampled.checkpoint == name) & (sampled.shots == shots)]
+        kept = results.of_policy(sampled, name, "test", shots)
         if kept.empty:  # a recipe without a warm start
             continue
         groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
@@ -209,11 +209,7 @@ def _bars(
     axis: Axes, groups: list[tuple[float, pd.DataFrame]], column: str, colour: str, width: float, label: str
 ) -> None:
     """Draws a bar at each x with the 95 % interval over its group's tasks; an empty group has none."""
-    bars = [
-        (x, bootstrap_mean(group.groupby("task_id")[column].mean().astype(float).tolist()))
-        for x, group in groups
-        if len(group)
-    ]
+    bars = [(x, results.mean_over_tasks(group, column)) for x, group in groups if len(group)]
     heights, errors = [point.value for _, point in bars], _reach([point for _, point in bars])
     axis.bar([x for x, _ in bars], heights, width, label=label, yerr=errors, **_tinted(colour))
 
@@ -229,9 +225,8 @@ def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figu
     Error bars are 95 % bootstrap intervals over tasks.
     """
     use_style()
-    test = records[records.split == "test"]
     policies = {"base": (results.BASE, results.best_prompt(records)), "trained": (best, trained_shots)}
-    kept = [test[(test.checkpoint == name) & (test.shots == shots)] for name, shots in policies.values()]
+    kept = [results.of_policy(records, name, "test", shots) for name, shots in policies.values()]
     kinds = pd.concat(kept)["error"].value_counts().drop(index="none", errors="ignore").index[::-1]
     figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
     sides = zip(policies.items(), kept, (0.2, -0.2), (GREY, BLUE), strict=True)

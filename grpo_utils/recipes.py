@@ -143,6 +143,19 @@ class Recipe(_Section):
         return self
 
     @model_validator(mode="after")
+    def _says_what_is_read_outside_of_the_trainer(self) -> Self:
+        for key in (
+            "max_steps",
+            "num_generations",
+            "per_device_train_batch_size",
+            "temperature",
+            "max_completion_length",
+        ):
+            if key not in self.grpo:
+                raise ValueError(f"grpo.{key} is missing")
+        return self
+
+    @model_validator(mode="after")
     def _keeps_what_it_writes(self) -> Self:
         if not self.grpo.get("log_completions", True):
             raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")

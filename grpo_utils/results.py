@@ -1,6 +1,6 @@
 """Evaluation records -> tables with intervals, without the model.
 
-The checkpoint is chosen on the validation split; the test split is read once, for that checkpoint.
+The checkpoint is chosen on the validation split; of the checkpoints, that one alone is measured on the test split.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
@@ -55,15 +55,20 @@ def step_of(checkpoint: str) -> int:
     return special[checkpoint] if checkpoint in special else int(checkpoint.rpartition("-")[2])
 
 
+def of_policy(records: pd.DataFrame, checkpoint: str, split: str, shots: int) -> pd.DataFrame:
+    """Returns the rows of one policy with one prompt on one split."""
+    return records[(records.checkpoint == checkpoint) & (records.split == split) & (records.shots == shots)]
+
+
+def mean_over_tasks(rows: pd.DataFrame, column: str) -> Interval:
+    """Returns the mean over tasks of each task's share of completions for which `column` holds, with its interval."""
+    return bootstrap_mean(rows.groupby("task_id")[column].mean().astype(float).tolist())
+
+
 def per_task(records: pd.DataFrame, checkpoint: str, split: str, shots: int, column: str, greedy: bool) -> pd.Series:
     """Returns each task's share of completions for which `column` holds, indexed by task."""
-    kept = records[
-        (records.checkpoint == checkpoint)
-        & (records.split == split)
-        & (records.shots == shots)
-        & ((records["sample"] < 0) == greedy)
-    ]
-    return kept.groupby("task_id")[column].mean().astype(float)
+    rows = of_policy(records, checkpoint, split, shots)
+    return rows[(rows["sample"] < 0) == greedy].groupby("task_id")[column].mean().astype(float)
 
 
 def summarise(records: pd.DataFrame) -> pd.DataFrame:
@@ -87,9 +92,8 @@ def summarise(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sampled(group: pd.DataFrame, samples: int) -> dict[str, float]:
-    by_task = group.groupby("task_id")["strict"]
-    strict = bootstrap_mean(by_task.mean().astype(float).tolist())
-    passed, means = by_task.sum().astype(int), group[list(MEASURES)].mean().to_dict()
+    strict, passed = mean_over_tasks(group, "strict"), group.groupby("task_id")["strict"].sum().astype(int)
+    means = group[list(MEASURES)].mean().to_dict()
     bounds = {"strict": means.pop("strict"), "strict_low": strict.low, "strict_high": strict.high}
     pass_at = {"strict_pass_at_samples": sum(pass_at_k(samples, c, samples) for c in passed) / len(passed)}
     return bounds | pass_at | means | {"hidden_given_visible": group.loc[group["visible"] == 1, "strict"].mean()}
@@ -113,6 +117,9 @@ def difference(
 
     Returns:
         The mean difference after - before with its interval, and for greedy completions the exact McNemar p-value.
+
+    Raises:
+        ValueError: the two were not evaluated on the same tasks.
     """
     new = per_task(records, after[0], split, after[1], column, greedy)
     old = per_task(records, before[0], split, before[1], column, greedy)
@@ -126,9 +133,14 @@ def choose(records: pd.DataFrame, shots: int) -> str:
     """Returns GRPO's checkpoint with the highest strict pass@1 on validation; the earlier one when two are equal.
 
     Sampled and greedy completions count alike: on a small validation split every completion helps.
+
+    Raises:
+        RunError: none was evaluated on validation.
     """
     kept = records[(records.split == "validation") & (records.shots == shots) & (records.checkpoint.map(step_of) > 0)]
     means = kept.groupby("checkpoint")["strict"].mean()
+    if means.empty:
+        raise runs.RunError("No checkpoint was evaluated on validation: run notebook 05_checkpoint_evaluation first.")
     return min(means.index, key=lambda name: (-means[name], step_of(name)))
 
 
@@ -192,7 +204,7 @@ def reward_table(
 
 def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) -> pd.DataFrame:
     """Mean reward by task (rows) and reward (columns), with the weighted sum as the last column."""
-    kept = records[(records.checkpoint == checkpoint) & (records.split == "test") & (records.shots == shots)]
+    kept = of_policy(records, checkpoint, "test", shots)
     kept = kept[kept["sample"] >= 0]
     owners = {task.task_id: task for task in tasks.load_split(recipe, "test")}
     columns = tasks.columns([owners[task_id] for task_id in kept.task_id])
@@ -249,12 +261,11 @@ def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tup
             if not len(old) or not len(new):
                 continue
             change, p_value = difference(records, after, before, "test", column, greedy)
-            interval = f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
             cells = [
                 f"{column}, {'greedy' if greedy else 'sampled'}",
                 f"{old.mean():.1%}",
                 f"{new.mean():.1%}",
-                interval,
+                change.in_points(),
             ]
             rows.append(f"| {' | '.join([first, *cells, '' if p_value is None else f'{p_value:.2g}'])} |")
     return rows

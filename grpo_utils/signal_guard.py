@@ -119,7 +119,7 @@ def cancelling_rewards(guard: SignalGuard) -> str | None:
 
 
 def cut_off(guard: SignalGuard) -> str | None:
-    """Most completions end at the limit, so they never finish an answer (trl issue 5697)."""
+    """Most completions end at the limit, so they never finish an answer (huggingface/trl #5697)."""
     share = guard.mean("completions/clipped_ratio")
     if share is None or share < 0.5:
         return None
@@ -152,7 +152,7 @@ def kl_jump(guard: SignalGuard) -> str | None:
     if len(values) < guard.window or values[-1] <= max(0.1, 10 * median(values[:-1])):
         return None
     return (
-        f"The KL divergence to the base jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a "
+        f"The KL divergence to the start jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a "
         "step was too large. Lower grpo.learning_rate or grpo.max_grad_norm, raise grpo.beta, or go back a checkpoint."
     )
 

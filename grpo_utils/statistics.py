@@ -27,6 +27,10 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
+    def in_points(self) -> str:
+        """Returns the interval of a difference of shares in percentage points, such as `+3.1 [-0.6, +6.7]`."""
+        return f"{100 * self.value:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Probability that at least one of k completions passes, estimated without bias from c passes among n.
@@ -53,6 +57,9 @@ def bootstrap_mean(per_task: Sequence[float]) -> Interval:
 
     For a paired comparison give the per-task differences. When all values are equal the interval is that value.
 
+    Raises:
+        ValueError: there is no task.
+
     Example:
     ```python
     >>> str(bootstrap_mean([0.0, 1.0, 1.0, 1.0]))
@@ -61,6 +68,8 @@ def bootstrap_mean(per_task: Sequence[float]) -> Interval:
     ```
     """
     values = np.asarray(per_task, dtype=float)
+    if not values.size:
+        raise ValueError("bootstrap_mean needs at least one task.")
     mean = float(values.mean())
     if values.min() == values.max():
         return Interval(mean, mean, mean)
@@ -72,6 +81,9 @@ def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> float:
     """Two-sided exact p-value that two graders of the same tasks differ: a sign test on the tasks that changed.
 
     McNemar 1947, in its exact binomial form. 1.0 when no task changed.
+
+    Raises:
+        ValueError: the two are not of the same length.
 
     Example:
     ```python

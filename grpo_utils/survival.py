@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from grpo_utils import runs
@@ -30,7 +31,7 @@ class StopOnSignal(TrainerCallback):
     that the run has the same checkpoints as one that was never stopped.
 
     Attributes:
-        asked: a signal came.
+        asked: a signal came, to this process or to another of the training.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class StopOnSignal(TrainerCallback):
         print("stopping: this step is ended and saved first", flush=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.asked = any(gather_object([self.asked]))  # all processes stop at one step, or they wait for each other
         if self.asked:
             self.extra = not control.should_save
             control.should_save = control.should_training_stop = True

@@ -55,10 +55,11 @@ disable_progress_bars()  # of tokenizing: in a notebook that is kept they are de
 
 
 def check_arguments(recipe: Recipe) -> None:
-    """Compares the recipe's `grpo`, `lora` and `rewards` blocks with what the installed versions accept.
+    """Compares the recipe's blocks with what the installed versions accept and what is installed.
 
     Raises:
-        RecipeError: names the first key that is unknown (and the nearest valid one), missing, or set elsewhere.
+        RecipeError: names the first key that is unknown (and the nearest valid one), missing, or set elsewhere, the
+            block that does not fit together, or what must be installed.
     """
     accepted = {
         "grpo": (recipe.grpo, [field.name for field in dataclasses.fields(GRPOConfig)]),
@@ -70,11 +71,8 @@ def check_arguments(recipe: Recipe) -> None:
         for key in settings:
             if key not in valid:
                 raise RecipeError(f"Unknown key '{block}.{key}' in recipe {recipe.name!r}{nearest(key, valid)}.")
-    for key in ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length"):
-        if key not in recipe.grpo:
-            raise RecipeError(f"Recipe {recipe.name!r} must say 'grpo.{key}'.")
-    for block, settings in (("grpo", recipe.grpo), ("warm_start", recipe.warm_start or {})):
-        for key in {"output_dir", "seed", "reward_weights", "report_to"} & set(settings):
+    for block, settings in (("grpo", recipe.grpo), ("warm_start", recipe.warm_start or {}), ("lora", recipe.lora)):
+        for key in {"output_dir", "seed", "reward_weights", "report_to", "task_type"} & set(settings):
             raise RecipeError(
                 f"Recipe {recipe.name!r} sets '{block}.{key}', which follows from its other blocks; remove it."
             )
@@ -107,7 +105,7 @@ def teacher_reward(recipe: Recipe, run: Path) -> list[Callable[..., Any]]:
 
 
 def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
-    """Returns the tasks to train on: the training split, without those that the base always or never solves.
+    """Returns the tasks to train on: those of the training split with a pass rate within `dataset.pass_rate`.
 
     Raises:
         RunError: the recipe filters by pass rate, and notebook 03 has not measured it yet.
@@ -130,7 +128,7 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
 def training_set(recipe: Recipe, run: Path) -> Dataset:
     """Returns what TRL trains on: `prompt` (a chat), `task_id`, and the columns that rewards read."""
     batch = practice_tasks(recipe, run)
-    examples = tasks.examples(recipe)[: recipe.prompt.shots]
+    examples = tasks.examples(recipe, recipe.prompt.shots)
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
     return Dataset.from_dict({"prompt": prompts, "task_id": [task.task_id for task in batch], **tasks.columns(batch)})
 
@@ -229,7 +227,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     if recipe.warm_start is None or folder.is_dir():
         return folder if folder.is_dir() else None
     batch = tasks.load_split(recipe, "train")
-    examples = tasks.examples(recipe)[: recipe.prompt.shots]
+    examples = tasks.examples(recipe, recipe.prompt.shots)
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
     partial = folder.with_name(f"{runs.WARM_START}.partial")

@@ -52,7 +52,7 @@ def load(model: Model, rank: int) -> Served:
             "evaluation.engine: vllm needs vLLM, which the lock files for GPUs and cpu-vllm.lock hold: install one, or "
             "--set evaluation.engine=transformers."
         ) from error
-    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).max_position_embeddings
+    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).get_text_config().max_position_embeddings
     try:
         llm = LLM(
             policy.resolve(model.name),
@@ -111,7 +111,7 @@ def generate(
     batch_size: int,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
-    """Generates one completion per prompt: arguments and result are those of `policy.generate`.
+    """Generates one completion per prompt: arguments, result and errors are those of `policy.generate`.
 
     vLLM forms its batches by itself: `batch_size` has no effect, and `on_batch` is called once. The random numbers of a
     seed are others than in `policy.generate`.

@@ -109,6 +109,17 @@ def data(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--shots", "4"], "from 0 to 3"), (["--shots", "-1"], "from 0 to 3"), (["--limit", "0"], "at least 1")],
+)
+def test_a_number_that_makes_no_sense_is_refused_before_anything_is_loaded(options, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
+    with pytest.raises(SystemExit):
+        comparability.main()
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("template", [True, False])
 def test_a_policy_is_measured_and_the_record_kept(template, data, tiny_model, tmp_path, monkeypatch, capsys):
     model = tmp_path / "model"

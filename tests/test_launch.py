@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from transformers import TrainerControl
 
-from grpo_utils import launch, recipes, runs
+from grpo_utils import launch, recipes, runs, survival
 from grpo_utils.recipes import RecipeError
 from grpo_utils.sandbox import Sandbox
 
@@ -102,3 +103,11 @@ def test_the_processes_of_one_machine_share_its_cores_among_their_sandboxes(proc
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
     with Sandbox() as sandbox:
         assert len(sandbox._workers) == share
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_all_processes_stop_at_the_step_at_which_one_was_asked_to(asked, monkeypatch):
+    monkeypatch.setattr(survival, "gather_object", lambda mine: [*mine, asked])  # the other process's answer
+    stop, control = survival.StopOnSignal(), TrainerControl()
+    stop.on_step_end(None, None, control)
+    assert (stop.asked, control.should_save, control.should_training_stop) == (asked,) * 3

@@ -1,7 +1,7 @@
 """The memory estimate against numbers worked out by hand for Llama-3-8B, and the settings that it says to lower."""
 
 import pytest
-from transformers import LlamaConfig
+from transformers import GPT2Config, LlamaConfig
 
 from grpo_utils import memory, recipes
 from grpo_utils.memory import GB
@@ -54,6 +54,14 @@ def test_kv_cache_and_activations_match(in_4_bits):
     layer = 768 * 2 * (6 * 4096 + 2 * 1024 + 4 * 14336)
     assert in_4_bits.learning == inputs + layer + 3 * 512 * 128256 * 2
     assert in_4_bits.peak == sum(in_4_bits.held.values()) + in_4_bits.generation  # the larger of the two phases
+
+
+def test_a_model_that_names_its_sizes_in_another_way_is_estimated():
+    recipe = recipes.load("smollm2-mbpp-gpu", {"lora.target_modules": ["c_attn"]})
+    config = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=100)  # no key-value heads, no middle size
+    tokens = 256 + recipe.grpo["max_completion_length"]
+    rows = recipe.grpo["per_device_train_batch_size"] * recipe.grpo.get("gradient_accumulation_steps", 1)
+    assert memory.estimate(recipe, config, CARD).generation == rows * tokens * 2 * 2 * 64 * 2
 
 
 def test_vllm_takes_its_share_of_the_card_and_a_server_takes_none():

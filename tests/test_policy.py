@@ -13,7 +13,7 @@ from grpo_utils.policy import decoding
 from grpo_utils.recipes import Model
 
 RECIPE = recipes.load("smoke-code")
-CHATS = [tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE)[:1]) for task in tasks.load("starter", "train")[:5]]
+CHATS = [tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE, 1)) for task in tasks.load("starter", "train")[:5]]
 SETTINGS = {"temperature": 0.8, "max_new_tokens": 12}
 
 

@@ -41,6 +41,7 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"prompt.shots": 2}, r"evaluation.samples.validation lacks prompt.shots, the number 2"),
         ({"evaluation.samples.train": {}}, r"evaluation.samples.train must have one number of shots"),
         ({"grpo.log_completions": False}, r"yaml: grpo.log_completions must stay true: the notebooks"),
+        ({"grpo": {"max_steps": 1}}, r"yaml: grpo.num_generations is missing"),
         ({"evaluation.samples.test": {0: 0}}, r"must sample the training prompt at least once"),
     ],
 )
@@ -56,6 +57,7 @@ def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
         ({"warm_start.max_step": 4}, r"'warm_start.max_step'.*'max_steps'"),
         ({"warm_start.seed": 4}, r"'warm_start.seed', which follows from its other blocks"),
         ({"lora.rank": 4}, r"'lora.rank'"),
+        ({"lora.task_type": "CAUSAL_LM"}, r"'lora.task_type', which follows from its other blocks"),
         ({"rewards.test": 1.0}, r"'rewards.test'.*'tests'"),
         ({"grpo.seed": 1}, r"'grpo.seed', which follows from its other blocks"),
         ({"grpo.num_generations": 7}, r"grpo block .* does not fit together"),

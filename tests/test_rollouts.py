@@ -15,7 +15,7 @@ HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 
 def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
     """A row as TRL writes it: the prompt is the whole chat, decoded."""
-    chat = tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE)[:1])
+    chat = tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE, 1))
     prompt = "\n".join(f"{message['role']}\n{message['content']}" for message in chat) + "\nassistant\n"
     row = {"step": 3, "prompt": prompt, "completion": completion, "tests": paid, "runs": 1.0, "strict_format": None}
     return row | {"advantage": advantage}

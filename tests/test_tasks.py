@@ -87,9 +87,11 @@ def test_the_prompt_shows_as_many_asserts_as_the_recipe_says():
 
 def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
     recipe = recipes.load("cpu-code")
-    examples = tasks.examples(recipe)[:3]
+    examples = tasks.examples(recipe, 3)
     chat = tasks.messages(tasks.load("starter", "train")[0], recipe.prompt, examples)
     assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 3, "user"]
+    with pytest.raises(DataError, match="asks for 20 worked examples; starter has 8"):
+        tasks.examples(recipe, 20)
 
 
 def test_the_sanitized_half_of_mbpp_is_read_by_its_own_names(tmp_path, monkeypatch):
@@ -110,10 +112,12 @@ def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbo
 
 
 def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandbox):
-    task = next(task for task in tasks.load("human-eval", "test") if task.task_id == 32)
-    assert "assert" not in task.question(PROMPT)
-    forged = "def poly(xs, x): return 0\ndef find_zero(xs): return 1"
-    assert not sandbox.check_many([task.check(forged)])[0].ok
+    with_helpers = {32: "poly", 38: "encode_cyclic", 50: "encode_shift"}
+    problems = [task for task in tasks.load("human-eval", "test") if task.task_id in with_helpers]
+    assert not any("assert" in task.question(PROMPT) for task in problems)
+    forged = [f"def {with_helpers[t.task_id]}(*given): return 0\ndef {t.function_name}(xs): return 0" for t in problems]
+    checks = [task.check(code) for task, code in zip(problems, forged, strict=True)]
+    assert not any(verdict.ok for verdict in sandbox.check_many(checks))
 
 
 def test_filters_touch_only_the_training_split():

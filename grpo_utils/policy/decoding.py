@@ -76,6 +76,9 @@ def generate(
 
     Returns:
         The completions in the order of `prompts`.
+
+    Raises:
+        ModelError: there is a chat and the tokenizer has no chat template.
     """
     ids = prompt_ids(policy.tokenizer, prompts)
     shortest = min(map(len, ids))

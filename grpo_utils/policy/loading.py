@@ -121,7 +121,11 @@ def unreachable(model: Model, error: Exception) -> ModelError:
 
 
 def resolve(name: str) -> str:
-    """Returns what `from_pretrained` loads: the converted folder of an embedded model, or `name` itself."""
+    """Returns what `from_pretrained` loads: the converted folder of an embedded model, or `name` itself.
+
+    Raises:
+        ModelError: there is no embedded model of that name, or its wheel is not installed.
+    """
     if not name.startswith("embedded:"):
         return name
     if name not in EMBEDDED:

@@ -32,7 +32,7 @@ from .code import (
 from .format import soft_format, strict_format, tag_count, think_format
 from .length import cosine, length_penalty, overlong, truncated
 from .maths import hard_correctness, integer, numeric, soft_correctness
-from .registry import REGISTRY, Completion, Registered, Reward, build, column, of_recipe, reward, text_of, texts
+from .registry import REGISTRY, Completion, Registered, Reward, build, column, of_recipe, reward, texts
 
 __all__ = [
     "REGISTRY",
@@ -61,7 +61,6 @@ __all__ = [
     "tag_count",
     "tests",
     "tests_graded",
-    "text_of",
     "texts",
     "think_format",
     "truncated",

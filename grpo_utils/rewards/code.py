@@ -1,4 +1,4 @@
-"""Rewards for programs, all by the sandbox's verdict on the code inside the last tag.
+"""Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
 They read the columns `asserts`, `setup` and `names` (see `tasks.columns`). A program of a batch is run once, however
 often it comes and however many of these rewards a recipe names: each only grades the verdicts in its own way.

@@ -116,4 +116,5 @@ def truncated(completions: Sequence[Completion], *, max_completion_length: int, 
 
     ```
     """
+    # + 0.0, or the rest would be paid -0.0
     return [-float(len(ids) >= max_completion_length) + 0.0 for ids in column(columns, "completion_ids")]

@@ -144,6 +144,9 @@ def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward]
     Args:
         recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
         stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
+
+    Raises:
+        UserError: there is no reward of that name.
     """
     return build(
         recipe.rewards,
@@ -154,22 +157,17 @@ def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward]
     )
 
 
-def text_of(completion: Completion) -> str:
-    """Returns the text of a completion that is a string or a list of chat messages.
+def texts(completions: Iterable[Completion]) -> list[str]:
+    """Returns the text of each completion, which is a string or a list of chat messages, of which the last counts.
 
     Example:
     ```python
-    >>> text_of([{"role": "assistant", "content": "hello"}])
-    'hello'
+    >>> texts(["hi", [{"role": "assistant", "content": "hello"}]])
+    ['hi', 'hello']
 
     ```
     """
-    return completion if isinstance(completion, str) else completion[-1]["content"]
-
-
-def texts(completions: Iterable[Completion]) -> list[str]:
-    """Returns the texts of completions, see `text_of`."""
-    return [text_of(completion) for completion in completions]
+    return [one if isinstance(one, str) else one[-1]["content"] for one in completions]
 
 
 def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -20,7 +20,6 @@ which a hostile candidate could use to fill the memory of the process that judge
 Linux on x86-64 or aarch64 only; the standard library only; nothing here imports torch.
 """
 
-from .human_eval import from_human_eval
 from .pool import Sandbox, SandboxUnavailable, capabilities, run_tests, shared
 from .verdict import Check, Layer, Status, Verdict
 
@@ -32,7 +31,6 @@ __all__ = [
     "Status",
     "Verdict",
     "capabilities",
-    "from_human_eval",
     "run_tests",
     "shared",
 ]

@@ -30,7 +30,7 @@ SELF_TEST = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code is 0 when all is well, 1 when not, 2 when there is no sandbox."""
+    """Run the command line; the exit code is 0 when all is well, 1 when not, 2 without a sandbox or the file."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.sandbox", description="Check untrusted Python code.")
     parser.add_argument("file", nargs="?", type=Path, help="a program; without it, report and self-test")
     parser.add_argument("tests", nargs="*", help="asserts for it")
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             _print_layers()
         with Sandbox(workers=1, timeout=options.timeout, strict=options.strict) as sandbox:
             return _check_file(sandbox, options.file, options.tests) if options.file else _self_test(sandbox)
-    except SandboxUnavailable as error:
+    except (SandboxUnavailable, OSError, UnicodeDecodeError) as error:  # the last two: a file that cannot be read
         print(error, file=sys.stderr)
         return 2
 
@@ -63,7 +63,7 @@ def _self_test(sandbox: Sandbox) -> int:
 
 
 def _check_file(sandbox: Sandbox, file: Path, tests: list[str]) -> int:
-    verdict = sandbox.check(file.read_text(), tests)
+    verdict = sandbox.check(file.read_text(encoding="utf-8"), tests)
     for test, outcome in zip(tests, verdict.outcomes, strict=False):
         print(f"{outcome:10}{test}")
     error = ": ".join(part for part in (verdict.error_type, verdict.error_message) if part)

@@ -65,7 +65,7 @@ def judge(worker: Worker, check: Check, timeout: float) -> Verdict:
             raise
         except Exception as error:  # in the module body, or between two asserts
             scores.note(error)
-    return scores.verdict(session, len(plan_.asserts))
+    return scores.verdict(session, plan_.count)
 
 
 def judge_script(worker: Worker, code: str, stdin: str, expected: str, timeout: float) -> Verdict:

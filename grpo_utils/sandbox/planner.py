@@ -79,9 +79,11 @@ class SplitAssert:
 class Plan:
     """How to judge one list of tests: split `asserts`, or else the whole `body` with stubs for `names`.
 
-    `trusted` is a fresh copy of the names that the tests may use, made per check: a body may change them.
+    `trusted` is a fresh copy of the names that the tests may use, made per check: a body may change them. `count` is
+    the number of asserts, without those inside loops and functions, of which only running tells how many there are.
     """
 
+    count: int
     calls: tuple[CodeType, ...]
     asserts: tuple[SplitAssert, ...]
     body: CodeType | None
@@ -232,7 +234,7 @@ def _split(trees: list[ast.Module], scope: _Scope, trusted: Callable[[], dict[st
             first = len(calls)
             calls += [compile(ast.Expression(call), "<call>", "eval") for call in splitter.calls]
             asserts.append(SplitAssert(first, len(calls), compile(rest, "<assert>", "eval"), source))
-    return Plan(tuple(calls), tuple(asserts), None, (), trusted)
+    return Plan(len(asserts), tuple(calls), tuple(asserts), None, (), trusted)
 
 
 class _Splitter(ast.NodeTransformer):
@@ -249,7 +251,7 @@ class _Splitter(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.Call | ast.Attribute | ast.Subscript | ast.Name):
-            root = _root(node)
+            root = _chain(node)[-1]
             if isinstance(root, ast.Name) and self.scope.is_candidates(root.id) and _moves_as_a_whole(node, root):
                 self.calls.append(node)
                 return ast.copy_location(ast.Name(f"_{len(self.calls) - 1}_", ast.Load()), node)
@@ -280,12 +282,6 @@ class _Splitter(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _root(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node
-
-
 def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
     """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does.
 
@@ -302,6 +298,7 @@ def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
 
 
 def _chain(node: ast.expr) -> list[ast.expr]:
+    """`f(x).upper()` and what stands before each call, dot and bracket of it, down to `f`."""
     parts = [node]
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
@@ -313,8 +310,9 @@ def _as_body(trees: list[ast.Module], scope: _Scope, trusted: Callable[[], dict[
     """All tests as one program, each assert of it in a `with` block that notes how it went."""
     body = ast.Module([statement for tree in trees for statement in tree.body], [])
     names = sorted(filter(scope.is_candidates, _loaded_names(body) - _bound_names(body)))
+    count = sum(isinstance(statement, ast.Assert) for statement in body.body)
     body = ast.fix_missing_locations(_AssertRecorder().visit(body))
-    return Plan((), (), compile(body, "<tests>", "exec"), tuple(names), trusted)
+    return Plan(count, (), (), compile(body, "<tests>", "exec"), tuple(names), trusted)
 
 
 class _AssertRecorder(ast.NodeTransformer):

@@ -51,7 +51,9 @@ class Sandbox:
             refused unless it is named here.
 
     Raises:
-        SandboxUnavailable: strict and a layer is missing, or the host cannot confine a candidate at all.
+        SandboxUnavailable: strict and a layer is missing, a layer to leave off is unknown, or the host cannot confine
+            a candidate at all.
+        ValueError: fewer than one worker.
 
     Example:
         >>> with Sandbox(workers=1) as sandbox:
@@ -71,7 +73,12 @@ class Sandbox:
         if sys.platform != "linux":
             raise SandboxUnavailable(NOT_LINUX)
         if without is None:
-            without = [name for name in os.environ.get("GRPO_SANDBOX_WITHOUT", "").split(",") if name]
+            named = os.environ.get("GRPO_SANDBOX_WITHOUT", "").split(",")
+            without = [name.strip() for name in named if name.strip()]
+        if unknown := set(without) - set(LAYERS):
+            raise SandboxUnavailable(f"there is no layer {min(unknown)!r} to leave off; layers: {', '.join(LAYERS)}")
+        if workers is not None and workers < 1:
+            raise ValueError(f"a sandbox needs at least one worker, not {workers}")
         self.timeout = timeout
         # a launcher of distributed training runs several processes on this machine, each with a sandbox of its own
         shares = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,13 +1,13 @@
 """A data set -> tasks, and a task -> the prompt that puts it to a policy.
 
 There are two kinds of task: `code` (a function to write, judged by asserts) and `maths` (a word problem, judged by a
-number). Both answer the same questions, so nothing outside of this package asks which kind it has. A kind of your
-own is a subclass of `Task` and a line in `loading.KINDS`.
+number). Both answer the same questions, so rewards, audit and evaluation need not ask which kind they have. A kind
+of your own is a subclass of `Task` and a line in `loading.KINDS`.
 
 `python -m grpo_utils.tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
 """
 
-from .code import CodeTask, count_branches
+from .code import CodeTask
 from .loading import (
     HUB,
     ROOT,
@@ -35,7 +35,6 @@ __all__ = [
     "Message",
     "Task",
     "columns",
-    "count_branches",
     "download",
     "examples",
     "fingerprint",

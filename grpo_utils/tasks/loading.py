@@ -77,9 +77,18 @@ def is_within(task: Task, dataset: Dataset) -> bool:
     return grade_fits and (dataset.max_difficulty is None or task.difficulty <= dataset.max_difficulty)
 
 
-def examples(recipe: Recipe) -> list[Task]:
-    """Returns the tasks to show solved, in their fixed order: the data set's prompt split."""
-    return load(recipe.dataset.name, "prompt")
+def examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
+    """Returns the first `shots` tasks to show solved, or all: the data set's prompt split in its fixed order.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    found = load(recipe.dataset.name, "prompt")
+    if shots is not None and shots > len(found):
+        raise DataError(
+            f"Recipe {recipe.name!r} asks for {shots} worked examples; {recipe.dataset.name} has {len(found)}."
+        )
+    return found[:shots]
 
 
 def load(name: str, split: str) -> list[Task]:

@@ -54,7 +54,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def requirements(self) -> list[str]:
-        """What an answer must satisfy, each as text; `Verdict.outcomes` has one entry for each."""
+        """What an answer must satisfy, each as text; `Verdict.outcomes` has one entry for each plain assert."""
 
     @abstractmethod
     def shown(self, prompt: Prompt) -> int:

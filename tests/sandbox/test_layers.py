@@ -36,6 +36,15 @@ def test_a_missing_layer_is_reported_once_or_refused() -> None:
         Sandbox(workers=1, strict=True, without=["landlock"])
 
 
+def test_a_layer_that_does_not_exist_and_a_sandbox_without_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_SANDBOX_WITHOUT", "namespaces, landlok")
+    with pytest.raises(SandboxUnavailable, match="no layer 'landlok'"):
+        Sandbox(workers=1)
+    monkeypatch.delenv("GRPO_SANDBOX_WITHOUT")
+    with pytest.raises(ValueError, match="at least one worker"):
+        Sandbox(workers=0)
+
+
 @pytest.mark.filterwarnings("ignore:the sandbox runs without")
 def test_without_landlock_no_file_can_be_opened() -> None:
     with Sandbox(workers=1, without=["landlock"]) as sandbox:
@@ -86,6 +95,8 @@ def test_the_command_line_reports_and_checks(tmp_path: Path, capsys: pytest.Capt
     assert main([str(file), "assert half(4) == 2"]) == 0
     assert main([str(file), "assert half(4) == 2", "assert half(3) == 1.5"]) == 1
     assert "failed, 1 of 2" in capsys.readouterr().out
+    assert main([str(tmp_path / "nothing.py"), "assert half(4) == 2"]) == 2
+    assert "nothing.py" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------ filters, on any machine

