@@ -31,11 +31,13 @@ verify: install  ## after `make reproduce`: make its tables and figures again fr
 	@$(BIN)/python -m grpo_utils.verify --recipe $(RECIPE) $(ARGS)
 
 # a worker per core; a file stays on one worker, which trains once for all its tests, and the longest (the chain) begins early
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-reliability: install  ## kills, faults, fuzzing and long runs, which take long: GRPO_KILLS=20 kills the real chain too
-	@$(BIN)/python -m pytest tests/reliability $(ARGS)
+	@$(PYTEST) tests/reliability $(ARGS)
 
 lint: install  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/nbstripout --verify notebooks/*.ipynb

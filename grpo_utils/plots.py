@@ -282,7 +282,7 @@ def save(figure: Figure, run: Path, name: str) -> Path:
 
 CAPTIONS = {
     "before_and_after": "Base, warm start and trained policy on the test split, by prompt and by grade of the tasks.",
-    "learning_curve": "Strict pass@1 on validation, by which the checkpoint is chosen.",
+    "learning_curve": "Strict pass@1 on validation, sampled and greedy together, by which the checkpoint is chosen.",
     "errors_by_kind": "How completions on test fail, as shares of all.",
     "training_curves": "What the trainer logged; thick lines are running means over seven steps.",
 }

@@ -33,6 +33,7 @@ class Chain:
         return subprocess.Popen(
             [*before, *self.command, *arguments], cwd=ROOT, env=environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         )  # fmt: skip
 
     def finish(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
