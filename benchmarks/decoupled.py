@@ -3,7 +3,7 @@
 Trains recipe `cpu-vllm` twice from one warm start, with generation in the trainer and with the server, and compares
 them step by step: both are given the same tasks in the same order. Needs the environment of
 `requirements/cpu-vllm.lock` and the measurements of a finished `make reproduce`. Writes
-`benchmarks/results/decoupled.md`; 4 steps take about 10 minutes on one core.
+`benchmarks/results/decoupled.md`; 16 steps take about 20 minutes on two cores.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def noise(*logs: list[dict[str, Any]], completions: int) -> float:
 def main() -> None:
     """Prints and writes the comparison."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=16)
     steps = parser.parse_args().steps
     record = evaluation.record_path(runs.outputs() / "cpu-code", results.BASE, "train", 1)
     runs.need(record, "03_reward_design")
