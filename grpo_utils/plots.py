@@ -85,13 +85,14 @@ def training_curves(log: list[training.LogEntry], weights: dict[str, float]) -> 
         for (column, label), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
             if column not in frame:
                 axis.text(0.5, 0.5, "not measured: beta is 0", transform=axis.transAxes, ha="center")
+                axis.set(xticks=[], yticks=[])
                 continue
             values = frame[column].astype(float)
             axis.plot(values, color=colour, alpha=0.3, linewidth=1)
             axis.plot(values.rolling(7, min_periods=1, center=True).mean(), color=colour, linewidth=2, label=label)
         axis.set_ylim(0, max(axis.get_ylim()[1], 0.01))
         if len(series) > 1:
-            axis.legend()
+            axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="small")
     return figure
 
 
