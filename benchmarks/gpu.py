@@ -39,7 +39,6 @@ SHAPES: dict[str, Any] = {
         "num_attention_heads": 4, "num_key_value_heads": 2,
     },
 }  # fmt: skip
-NEEDED = ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length")
 VARIANTS: dict[str, str | None] = {  # and the package that each needs
     "TRL's defaults": None,
     "recipe": None,
@@ -67,7 +66,7 @@ def recipe_of(variant: str, model: str, length: int, steps: int) -> recipes.Reci
     if not torch.cuda.is_available():
         settings["optim"] = "adamw_torch"  # the paged optimiser is bitsandbytes', on a GPU
     if variant == "TRL's defaults":
-        settings = {key: settings[key] for key in (*NEEDED, "save_steps", "logging_steps", "generation_kwargs")}
+        settings = {key: settings[key] for key in (*recipes.NEEDED, "save_steps", "logging_steps", "generation_kwargs")}
     if variant == "recipe, vLLM":
         settings |= {"use_vllm": True, "generation_kwargs": {"min_tokens": length}}
     changes = {

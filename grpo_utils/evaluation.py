@@ -303,7 +303,7 @@ def main() -> None:
     run = runs.start(recipe)
     split = "test" if arguments.dataset else arguments.split
     if split == "test" and not arguments.checkpoint:
-        raise runs.RunError("Name a --checkpoint for test: it is read once, for the one chosen on validation.")
+        raise runs.RunError("Name a --checkpoint for test: the one that was chosen on validation.")
     if arguments.max_new_tokens is not None:
         if not arguments.dataset:
             raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")

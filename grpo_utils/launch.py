@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.runs import RunError, lock_descriptors
@@ -65,7 +67,7 @@ def run(command: list[str]) -> None:
         RunError: it failed.
     """
     # when it is stopped, accelerate's launcher would give a step at hand 30 seconds before it kills
-    environment = os.environ | {LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "86400"}
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "86400"} | os.environ | {LAUNCHED: "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     # in a session of its own, so that a signal comes once, from here
     own: dict[str, Any] = {"pass_fds": lock_descriptors(), "start_new_session": True}
@@ -74,7 +76,11 @@ def run(command: list[str]) -> None:
             _show(process)
         except KeyboardInterrupt:
             process.terminate()
-            _show(process)  # until the step is saved
+            try:
+                _show(process)  # until the step is saved
+            except KeyboardInterrupt:  # a second one does not wait
+                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    one.kill()
             raise
     if process.returncode:
         raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")

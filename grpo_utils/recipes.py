@@ -16,6 +16,7 @@ from grpo_utils.errors import UserError, nearest
 
 Split = Literal["train", "validation", "test"]
 FOLDER = Path(__file__).parent / "recipes"
+NEEDED = ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length")
 
 
 class RecipeError(UserError):
@@ -143,14 +144,8 @@ class Recipe(_Section):
         return self
 
     @model_validator(mode="after")
-    def _says_what_is_read_outside_of_the_trainer(self) -> Self:
-        for key in (
-            "max_steps",
-            "num_generations",
-            "per_device_train_batch_size",
-            "temperature",
-            "max_completion_length",
-        ):
+    def _says_what_others_than_the_trainer_read(self) -> Self:
+        for key in NEEDED:
             if key not in self.grpo:
                 raise ValueError(f"grpo.{key} is missing")
         return self

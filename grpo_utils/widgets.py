@@ -87,19 +87,21 @@ def before_and_after(
     prompt: Prompt,
     before: tuple[str, int],
     after: tuple[str, int],
+    split: str = "test",
 ) -> dict[str, list[Entry]]:
-    """Returns the greedy completions of two policies for every test task, grouped by whether strict scoring changed.
+    """Returns the greedy completions of two policies for every task, grouped by whether strict scoring changed.
 
     Args:
         records: from `results.load_records`.
-        batch: the tasks of the test split.
+        batch: the tasks of the split.
         prompt: the recipe's `prompt` block.
         before: checkpoint and shots of the earlier policy.
         after: checkpoint and shots of the later one.
+        split: of the records.
     """
     sides = []
     for checkpoint, shots in (before, after):
-        rows = results.of_policy(records, checkpoint, "test", shots)
+        rows = results.of_policy(records, checkpoint, split, shots)
         sides.append(rows[rows["sample"] < 0].set_index("task_id"))
     names = {(False, True): "gained", (True, False): "lost", (True, True): "both", (False, False): "neither"}
     groups: dict[str, list[Entry]] = {name: [] for name in names.values()}
@@ -319,14 +321,15 @@ class Browser(ipywidgets.VBox):
 
 
 class Comparison(ipywidgets.VBox):
-    """Menus for two policies on the test split, and a `Browser` of `before_and_after` for the two that are chosen.
+    """Menus for two policies of a split, and a `Browser` of `before_and_after` for the two that are chosen.
 
     Args:
         records: from `results.load_records`.
-        batch: the tasks of the test split.
+        batch: the tasks of the split.
         prompt: the recipe's `prompt` block.
         before: checkpoint and shots to begin with.
         after: checkpoint and shots to begin with.
+        split: of the records.
     """
 
     def __init__(
@@ -336,24 +339,25 @@ class Comparison(ipywidgets.VBox):
         prompt: Prompt,
         before: tuple[str, int],
         after: tuple[str, int],
+        split: str = "test",
     ) -> None:
-        found = records.loc[records.split == "test", ["checkpoint", "shots"]].drop_duplicates().itertuples(index=False)
+        found = records.loc[records.split == split, ["checkpoint", "shots"]].drop_duplicates().itertuples(index=False)
         policies = sorted(((str(name), int(shots)) for name, shots in found), key=lambda one: results.step_of(one[0]))
         options = [(f"{name}, {shots}-shot", (name, shots)) for name, shots in policies]
         self.menus = [
             ipywidgets.Dropdown(options=options, value=value, description=text)
             for text, value in (("before", before), ("after", after))
         ]
-        self.inputs = records, batch, prompt
+        self.inputs = records, batch, prompt, split
         for menu in self.menus:
             menu.observe(lambda change: self.browser.refill(self._groups()), names="value")
         self.browser = Browser(self._groups())
         super().__init__([*self.menus, self.browser])
 
     def _groups(self) -> Groups:
-        records, batch, prompt = self.inputs
+        records, batch, prompt, split = self.inputs
         before, after = (menu.value for menu in self.menus)
-        return before_and_after(records, batch, prompt, before, after)
+        return before_and_after(records, batch, prompt, before, after, split)
 
     def _repr_mimebundle_(self, **settings: Any) -> dict[str, Any]:
         static = self.browser._repr_mimebundle_()

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -75,6 +76,14 @@ def test_accelerate_knows_every_key_of_a_launcher(path):
     assert settings.num_processes == yaml.safe_load(path.read_text())["num_processes"]
 
 
+def test_a_step_at_hand_has_time_to_end_unless_the_user_says_otherwise(monkeypatch, capsys):
+    show = [sys.executable, "-c", "import os; print(os.environ['TORCH_ELASTIC_SHUTDOWN_TIMEOUT'])"]
+    launch.run(show)
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")
+    launch.run(show)
+    assert capsys.readouterr().out.split() == ["86400", "5"]
+
+
 def test_a_launched_command_prints_here_and_its_failure_is_one_sentence(capsys):
     launch.run([sys.executable, "-c", f"import os; print('launched', os.environ['{launch.LAUNCHED}'])"])
     assert capsys.readouterr().out == "launched 1\n"
@@ -103,6 +112,21 @@ def test_the_processes_of_one_machine_share_its_cores_among_their_sandboxes(proc
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
     with Sandbox() as sandbox:
         assert len(sandbox._workers) == share
+
+
+def test_a_second_interruption_kills_what_was_started(monkeypatch):
+    def interrupt(process):
+        if not waited:
+            waited.append(process.stdout.readline())  # the child ignores SIGTERM by now
+        raise KeyboardInterrupt
+
+    waited: list[str] = []
+    monkeypatch.setattr(launch, "_show", interrupt)
+    deaf = "import os, signal, time; signal.signal(15, signal.SIG_IGN); pid = os.fork(); print(1, flush=True); "
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launch.run([sys.executable, "-c", deaf + "time.sleep(60)"])
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -115,7 +115,11 @@ def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandb
     with_helpers = {32: "poly", 38: "encode_cyclic", 50: "encode_shift"}
     problems = [task for task in tasks.load("human-eval", "test") if task.task_id in with_helpers]
     assert not any("assert" in task.question(PROMPT) for task in problems)
-    forged = [f"def {with_helpers[t.task_id]}(*given): return 0\ndef {t.function_name}(xs): return 0" for t in problems]
+    # right only if the candidate's helper, which gives back what it gets, took the place of the test's own
+    answer = "(xs): return 0 if isinstance(xs, list) else xs"
+    forged = [
+        f"def {with_helpers[t.task_id]}(*given): return given[-1]\ndef {t.function_name}{answer}" for t in problems
+    ]
     checks = [task.check(code) for task, code in zip(problems, forged, strict=True)]
     assert not any(verdict.ok for verdict in sandbox.check_many(checks))
 

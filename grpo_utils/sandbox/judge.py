@@ -150,6 +150,7 @@ def _judge_asserts(plan_: Plan, session: Session, scores: "_Scores") -> None:
                     values.failures[f"_{number}_"] = error
             if not eval(test.rest, trusted, values):
                 raise AssertionError(test.source)
+        scores.reached += 1
 
 
 def _run_body(plan_: Plan, session: Session, scores: "_Scores") -> None:
@@ -185,6 +186,7 @@ class _Scores:
 
     def __init__(self) -> None:
         self.outcomes: list[Status] = []
+        self.reached = 0  # of the asserts that the plan counts
         self.error: Exception | None = None
         self.stopped: Exception | None = None
 
@@ -215,7 +217,7 @@ class _Scores:
             if isinstance(self.stopped, _Ended):
                 rest = "timeout" if report.reason == TIMED_OUT else "crash"
                 self.stopped = _Ended(_how_it_ended(report))
-            outcomes.extend(itertools.repeat(rest, max(planned - len(outcomes), 1)))
+            outcomes.extend(itertools.repeat(rest, max(planned - self.reached, 1)))
             error = error or self.stopped
         failures: list[Status] = [outcome for outcome in outcomes if outcome != "passed"]
         return Verdict(

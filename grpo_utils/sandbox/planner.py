@@ -309,10 +309,16 @@ def _chain(node: ast.expr) -> list[ast.expr]:
 def _as_body(trees: list[ast.Module], scope: _Scope, trusted: Callable[[], dict[str, Any]]) -> Plan:
     """All tests as one program, each assert of it in a `with` block that notes how it went."""
     body = ast.Module([statement for tree in trees for statement in tree.body], [])
-    names = sorted(filter(scope.is_candidates, _loaded_names(body) - _bound_names(body)))
     count = sum(isinstance(statement, ast.Assert) for statement in body.body)
+    names = sorted(filter(scope.is_candidates, _loaded_names(body) - _bound_names(body)))
+    body.body = [part for statement in body.body for part in _counted(statement)]
     body = ast.fix_missing_locations(_AssertRecorder().visit(body))
     return Plan(count, (), (), compile(body, "<tests>", "exec"), tuple(names), trusted)
+
+
+def _counted(statement: ast.stmt) -> list[ast.stmt]:
+    """A statement of the tests; an assert notes behind it that it was reached, which one inside a loop does not."""
+    return [statement, *ast.parse(f"{JUDGED}.reached += 1").body] if isinstance(statement, ast.Assert) else [statement]
 
 
 class _AssertRecorder(ast.NodeTransformer):

@@ -46,7 +46,7 @@ class Verdict:
     Attributes:
         status: see `Status`; when the asserts differ, that of the first one that did not pass.
         passed: number of asserts that hold.
-        total: number of asserts; of those inside a loop or a function, the ones that were reached.
+        total: number of asserts; of those inside a loop or a function, as many as were reached.
         outcomes: the status of every assert, in order.
         error_type: name of the exception behind the first assert that did not pass, such as "NameError", or "".
         error_message: its text, at most 500 characters, or what else went wrong, or "".

@@ -18,7 +18,6 @@ HOST = Path("/tmp/sbx_host")
 HONEST, WRONG = "def add(a, b): return a + b", "def add(a, b): return 0"
 TESTS = ["assert add(1, 2) == 3"]
 TIMEOUT = 1.0
-WATCHED = (HOST, Path("/dev/shm"))
 
 
 def listen() -> list[socket.socket]:
@@ -46,17 +45,15 @@ def reached(listeners: list[socket.socket]) -> Iterator[str]:
             pass  # as it should be: nobody came
 
 
-def files() -> set[Path]:
-    return {path for folder in WATCHED for path in folder.iterdir()}
+def left(private: bool) -> set[str]:
+    """Files, and where nobody else makes any, also shared memory and processes."""
+    shared = [*Path("/dev/shm").iterdir(), *Path("/proc").glob("[0-9]*")] if private else []
+    return {str(path) for path in (*HOST.iterdir(), *shared)}
 
 
-def processes() -> set[str]:
-    return {name for name in os.listdir("/proc") if name.isdigit()}
-
-
-def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.socket]) -> Iterator[str]:
+def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.socket], private: bool) -> Iterator[str]:
     """Run one case; yield every rule of the host that it broke."""
-    before, canary = (files(), processes()), (HOST / "canary.txt").stat()
+    before, canary = left(private), (HOST / "canary.txt").stat()
     started = time.monotonic()
     verdict = sandbox.check(case["code"], case["tests"], names=["add"])
     if time.monotonic() - started > 3 * TIMEOUT:
@@ -68,8 +65,8 @@ def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.sock
     if verdict.status == "infrastructure":
         yield "the sandbox broke"
     yield from reached(listeners)
-    if (files(), processes()) != before:
-        yield f"left behind: {files() ^ before[0]} {processes() ^ before[1]}"
+    if left(private) != before:
+        yield f"left behind: {left(private) ^ before}"
     if (HOST / "canary.txt").read_text() != "canary" or (HOST / "canary.txt").stat().st_mode != canary.st_mode:
         yield "canary changed"
     yield from (name for name in case["host_check"].get("no_file", []) if os.path.exists(name))
@@ -95,7 +92,9 @@ def main(cases: Path, skip: str) -> None:
         for line in cases.read_text(encoding="utf-8").splitlines():
             case = json.loads(line)
             if not skip or not case["id"].startswith(skip):
-                print(json.dumps([case["id"], list(broken_rules(sandbox, case, listeners))]), flush=True)
+                print(
+                    json.dumps([case["id"], list(broken_rules(sandbox, case, listeners, private=not skip))]), flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -139,6 +139,9 @@ def test_asserts_that_were_not_reached_count_when_the_tests_run_as_one_program(s
     hanging = sandbox.check("def f(n):\n    while n > 1: pass\n    return n", tests, timeout=0.3)
     assert hanging.outcomes == ("passed", "timeout", "timeout")
     assert sandbox.check("1 / 0", tests).outcomes == ("error",) * 3
+    mixed = ["for n in (1, 2, 3): assert f(n) == n", "assert f(4) == 4", "assert f(5) == 5"]
+    late = sandbox.check("def f(n):\n    while n == 4: pass\n    return n", mixed, timeout=0.3)
+    assert late.outcomes == (*["passed"] * 3, "timeout", "timeout")
 
 
 def test_scripts_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
