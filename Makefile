@@ -30,8 +30,8 @@ reproduce: install  ## run notebooks 01 to 05: make reproduce RECIPE=cpu-code AR
 verify: install  ## after `make reproduce`: make its tables and figures again from its records and compare the bytes
 	@$(BIN)/python -m grpo_utils.verify --recipe $(RECIPE) $(ARGS)
 
-# a worker per core, four at most; a file stays on one worker; the longest, the chain, begins early
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# a worker per core, two at most, for memory; a file stays on one worker; the longest, the chain, begins early
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
 	@$(PYTEST) $(ARGS)
