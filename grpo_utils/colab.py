@@ -34,8 +34,7 @@ def setup(keep_on_drive: bool = False) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet"]
         if lock.name == "cpu.lock":  # as in the Makefile: which build of torch it is decides what it depends on
             subprocess.run([*pip, "--constraint", str(lock), "torch"], check=True)
-        subprocess.run([*pip, "--no-deps", "--requirement", str(lock)], check=True)
-        subprocess.run([*pip, "--no-deps", *small_models()], check=True)
+        subprocess.run([*pip, "--no-deps", "--requirement", str(lock), *small_models()], check=True)
         subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], check=True)
         raise SystemExit(
             "Installed. This kernel still holds the packages that it began with: restart it (Runtime > Restart "

@@ -52,7 +52,6 @@ from grpo_utils.statistics import wilson
 from grpo_utils.tasks import CodeTask, MathsTask, Message
 
 MAX_NEW_TOKENS = 256
-EXAMPLES = {"mbpp_instruct": 3, "gsm8k_cot_llama": 8}  # how many the harness has
 SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
 PREFIX = f"\n{FENCE}python\n"
 GSM8K_STOPS = ("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>")
@@ -61,8 +60,18 @@ STRICT, FLEXIBLE = re.compile(f"The final answer is ({NUMBER})"), re.compile(f"(
 
 
 def mbpp_examples(shots: int) -> list[CodeTask]:
-    """Returns the worked examples of `mbpp_instruct`: tasks 2, 3 and 4 of MBPP's prompt split, at most three."""
-    return [task for task in mbpp("prompt") if task.task_id in (2, 3, 4)][:shots]
+    """Returns the worked examples of `mbpp_instruct`: tasks 2, 3 and 4 of MBPP's prompt split.
+
+    Raises:
+        DataError: there are fewer than `shots`.
+    """
+    return _first([task for task in mbpp("prompt") if task.task_id in (2, 3, 4)], shots)
+
+
+def _first(examples: list[Any], shots: int) -> list[Any]:
+    if not 0 <= shots <= len(examples):
+        raise tasks.DataError(f"There are {len(examples)} worked examples, so shots cannot be {shots}.")
+    return examples[:shots]
 
 
 def mbpp(split: str) -> list[CodeTask]:
@@ -135,13 +144,13 @@ def gsm8k_examples(shots: int) -> list[dict[str, str]]:
     They are Wei et al.'s (2022, arXiv 2201.11903) and not ours to copy, so they are read from the installed harness.
 
     Raises:
-        DataError: lm-eval is not installed.
+        DataError: lm-eval is not installed, or has fewer than `shots`.
     """
     package = importlib.util.find_spec("lm_eval")
     if package is None or not package.submodule_search_locations:
         raise tasks.DataError("The examples of gsm8k_cot_llama are lm-eval's: pip install --no-deps lm-eval==0.4.13.")
     path = Path(package.submodule_search_locations[0]) / "tasks" / "gsm8k" / "gsm8k-cot-llama.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))["fewshot_config"]["samples"][:shots]
+    return _first(yaml.safe_load(path.read_text(encoding="utf-8"))["fewshot_config"]["samples"], shots)
 
 
 def gsm8k_messages(question: str, shown: Sequence[Mapping[str, str]]) -> list[Message]:
@@ -236,8 +245,10 @@ def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any],
         `tasks.CodeTask` for MBPP, `tasks.MathsTask` for GSM8K; and the chats.
 
     Raises:
-        DataError: the data set is not there, or the worked examples of GSM8K are not.
+        DataError: the data set is not there, so many worked examples are not, or `limit` is below 1.
     """
+    if limit is not None and limit < 1:
+        raise tasks.DataError(f"limit must be at least 1, not {limit}.")
     if task == "mbpp_instruct":
         documents, shown = mbpp("test")[:limit], mbpp_examples(shots)
         return documents, [mbpp_messages(document, shown) for document in documents]
@@ -290,11 +301,11 @@ def measure(
     """
     from grpo_utils import identity, policy  # torch, which the rules above do without
 
+    documents, chats = prompts(task, shots, limit)
     adapter = None if checkpoint == "base" else runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
     base = identity.of_base(recipe.model)
     settings = {"task": task, "shots": shots, "limit": limit, "checkpoint": checkpoint, **base}
     settings["adapter_sha256"] = identity.of_adapter(adapter, base)
-    documents, chats = prompts(task, shots, limit)
     with policy.adapted(policy.load(recipe.model), adapter) as current, Sandbox() as sandbox:
         completions = policy.generate(
             current,
@@ -318,14 +329,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.comparability", description=main.__doc__)
     commands.add_arguments(parser)
     parser.add_argument("--checkpoint", default="base", help="base or checkpoint-N (default: base)")
-    parser.add_argument("--task", default="mbpp_instruct", choices=list(EXAMPLES))
+    parser.add_argument("--task", default="mbpp_instruct", choices=["mbpp_instruct", "gsm8k_cot_llama"])
     parser.add_argument("--shots", type=int, default=0, help="worked examples in the prompt (default: 0)")
     parser.add_argument("--limit", type=int, help="only the first so many documents")
     arguments = parser.parse_args()
-    if not 0 <= arguments.shots <= EXAMPLES[arguments.task]:
-        parser.error(f"--shots must be from 0 to {EXAMPLES[arguments.task]}, the worked examples of {arguments.task}")
-    if arguments.limit is not None and arguments.limit < 1:
-        parser.error("--limit must be at least 1")
     recipe = commands.recipe_of(arguments)
     run = runs.start(recipe)
     path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)

@@ -3,6 +3,7 @@
 `training.train` comes here when the recipe asks for it, so a notebook starts either in the same way as any other run.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def run(command: list[str]) -> None:
                 _show(process)  # until the step is saved
             except KeyboardInterrupt:  # a second one does not wait
                 for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-                    one.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended by itself
+                        one.kill()
             raise
     if process.returncode:
         raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")

@@ -178,7 +178,7 @@ def warn_if_short(recipe: Recipe) -> None:
 def _config(recipe: Recipe) -> Any:
     from grpo_utils import policy
 
-    return policy.load_config(recipe.model).get_text_config()  # of a model that also sees, the part that writes
+    return policy.load_config(recipe.model)
 
 
 def main() -> None:

@@ -28,7 +28,15 @@ class Interval:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def in_points(self) -> str:
-        """Returns the interval of a difference of shares in percentage points, such as `+3.1 [-0.6, +6.7]`."""
+        """Returns the interval of a difference of shares in percentage points.
+
+        Example:
+        ```python
+        >>> Interval(0.031, -0.006, 0.067).in_points()
+        '+3.1 [-0.6, +6.7]'
+
+        ```
+        """
         return f"{100 * self.value:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
 
 

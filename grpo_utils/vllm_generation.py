@@ -52,7 +52,7 @@ def load(model: Model, rank: int) -> Served:
             "evaluation.engine: vllm needs vLLM, which the lock files for GPUs and cpu-vllm.lock hold: install one, or "
             "--set evaluation.engine=transformers."
         ) from error
-    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).get_text_config().max_position_embeddings
+    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).max_position_embeddings
     try:
         llm = LLM(
             policy.resolve(model.name),

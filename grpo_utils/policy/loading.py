@@ -103,11 +103,13 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 def load_config(model: Model) -> Any:
     """Loads the configuration of a recipe's model, which tells its shape without its weights.
 
+    Of a model that also sees, it is that of the part that writes.
+
     Raises:
         ModelError: the model is neither here nor reachable.
     """
     try:
-        return AutoConfig.from_pretrained(resolve(model.name))
+        return AutoConfig.from_pretrained(resolve(model.name)).get_text_config()
     except (OSError, ValueError) as error:
         raise unreachable(model, error) from error
 
