@@ -61,10 +61,12 @@ def judge(worker: Worker, check: Check, timeout: float) -> Verdict:
                 _run_body(plan_, session, scores)
         except UnsupportedTest as error:
             return Verdict("unsupported", error_message=_storable(str(error))[:MAX_MESSAGE])
-        except WorkerDied:
+        except (WorkerDied, KeyboardInterrupt):
             raise
         except Exception as error:  # in the module body, or between two asserts
             scores.note(error)
+        except BaseException as error:  # sys.exit() in a test is no reason to end the trainer
+            return Verdict("unsupported", error_message=f"the tests raise {type(error).__name__}")
     return scores.verdict(session, plan_.count)
 
 

@@ -29,6 +29,7 @@ import re
 import statistics
 import string
 import sys
+import threading
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,9 @@ _MODULES: dict[str, ModuleType] = {
 }  # fmt: skip
 _MODULES["random"] = _private_copy("random")  # tests that draw must not change what the trainer draws
 # Tests are trusted, but they handle values of the candidate: `eval(to_python("x"))` must not happen here.
+# KeyboardInterrupt is the user's: raised by a test it would look like Ctrl-C.
 _REFUSED = {"eval", "exec", "compile", "open", "input", "breakpoint", "help", "exit", "quit", "globals"}
+_REFUSED |= {"KeyboardInterrupt"}
 _BUILTINS = {name: value for name, value in vars(builtins).items() if name not in _REFUSED}
 
 
@@ -91,7 +94,11 @@ class Plan:
     trusted: Callable[[], dict[str, Any]]
 
 
-@lru_cache(maxsize=4096)
+# CPython before 3.11.8 counts the depth of a syntax tree for all threads together (gh-106905): when a finalizer that
+# runs inside of one thread's parser lets another thread parse, the first one ends with a SystemError.
+_one_at_a_time = threading.Lock()
+
+
 def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -> Plan:
     """Decide what of the tests the candidate's process gets to see.
 
@@ -104,18 +111,30 @@ def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -
         The plan; it is cached, because a group of completions shares its tests.
 
     Raises:
-        UnsupportedTest: the tests are no Python, or use a name that is neither theirs nor the candidate's.
+        UnsupportedTest: the tests are no Python or nested too deeply, their setup raises, or they use a name that is
+            neither theirs nor the candidate's.
 
     Example:
         >>> plan(("assert abs(area(2) - 12.56) < 0.01",)).calls[0].co_names
         ('area',)
     """
-    try:
-        trees = [ast.parse(test.strip()) for test in tests]
-        own = set(names) | (_called_modules(trees) - _bound_names(ast.parse(setup)))
-        trusted_setup = _trusted_setup(ast.parse(setup), own)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnsupportedTest(f"the tests are not valid Python: {error}") from None
+    with _one_at_a_time:
+        try:
+            return _plan(tests, names, setup)
+        except (
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+        ) as error:  # the last three: deep nesting, long ints
+            raise UnsupportedTest(f"the tests cannot be read as Python: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
+    trees = [ast.parse(test.strip()) for test in tests]
+    own = set(names) | (_called_modules(trees) - _bound_names(ast.parse(setup)))
+    trusted_setup = _trusted_setup(ast.parse(setup), own)
 
     def trusted() -> dict[str, Any]:
         space = _trusted_names()
@@ -124,9 +143,10 @@ def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -
         return space
 
     try:
-        scope = _Scope((set(_BUILTINS) | set(trusted())) - own, own)
-    except Exception as error:
+        known = set(_BUILTINS) | set(trusted())
+    except BaseException as error:  # a setup may raise whatever it likes, SystemExit too
         raise UnsupportedTest(f"the setup raises {type(error).__name__}: {error}") from None
+    scope = _Scope(known - own, own)
     try:
         return _split(trees, scope, trusted)
     except _NotSplittable:

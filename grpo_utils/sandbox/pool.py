@@ -15,6 +15,7 @@ from queue import LifoQueue
 from types import TracebackType
 from typing import Any
 
+from .jail.protocol import MAX_MESSAGE
 from .judge import judge, judge_script
 from .verdict import Check, Layer, Verdict
 from .worker import Worker, WorkerDied
@@ -211,6 +212,10 @@ class Sandbox:
                     return job(worker)
                 except WorkerDied as died:
                     error = died
+                except Exception as unforeseen:  # a fault of the judge itself: it must not end a batch, or a training
+                    return Verdict(
+                        "infrastructure", error_message=f"{type(unforeseen).__name__}: {unforeseen}"[:MAX_MESSAGE]
+                    )
         return Verdict("infrastructure", error_message=str(error))
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -12,10 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpo_utils.sandbox import Check, Sandbox
+from grpo_utils.sandbox import Check, Sandbox, judge, planner
+
+from .conftest import check_of
 
 HONEST = "def add(a, b): return a + b"
 TESTS = ["assert add(1, 2) == 3"]
@@ -246,3 +250,37 @@ def test_a_busy_machine_does_not_turn_a_right_answer_into_a_timeout() -> None:
     assert [verdict.status for verdict in verdicts] == ["passed"] * 8
     if len(os.sched_getaffinity(0)) <= 4:
         assert max(verdict.wall_seconds for verdict in verdicts) > 0.8
+
+
+def test_planning_in_several_threads_never_breaks_the_parser(tasks: list[dict[str, Any]]) -> None:
+    """In CPython before 3.11.8 (gh-106905) a finalizer in one thread's parser let another thread's parser fail."""
+    checks = [check_of(task) for task in tasks[:100]]
+    before = gc.get_threshold()
+    gc.callbacks.append(hand_over)
+    gc.set_threshold(50, 2, 2)
+    try:
+        with Sandbox(workers=2) as sandbox:
+            for _ in range(30):
+                planner._plan.cache_clear()
+                assert all(verdict.ok for verdict in sandbox.check_many(checks))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(hand_over)
+
+
+def hand_over(phase: str, info: dict[str, int]) -> None:
+    """Lets another thread run in the middle of a collection, as any finalizer may."""
+    time.sleep(0)
+
+
+def test_an_error_of_the_judge_is_told_and_ends_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise SystemError("something that nobody foresaw")
+
+    with Sandbox(workers=2) as sandbox:
+        monkeypatch.setattr(judge, "plan", broken)
+        verdicts = sandbox.check_many([Check(HONEST, TESTS)] * 4)
+        assert [verdict.status for verdict in verdicts] == ["infrastructure"] * 4
+        assert verdicts[0].error_message == "SystemError: something that nobody foresaw"
+        monkeypatch.undo()
+        assert sandbox.check(HONEST, TESTS).ok

@@ -102,10 +102,30 @@ def test_tests_that_draw_do_not_change_what_the_trainer_draws(sandbox: Sandbox) 
         ["assert os.path.exists(f(1))"],
         ["import subprocess\nassert f(1) == 1"],
         ["for g in [lambda: 1]:\n    assert f(g) == 1"],
+        ["await f(1)"],
+        ["assert f(1) == 1\nreturn"],
+        ["yield f(1)"],
+        ["nonlocal f\nassert f(1) == 1"],
+        ["def g():\n    nonlocal h\nassert f(1) == 1"],
+        [f"assert f(1) == {' + '.join(['1'] * 2000)}"],
+        [f"assert f(1) == 0x{'f' * 4000}"],
+        [f"assert f(1) == {'-' * 20_000}1"],
+        ["import sys\nsys.exit(f(1))"],
+        ["import sys\nassert f(1) == sys.exit()"],
+        ["assert f(1) == 1 or sys.exit()\nraise SystemExit"],
+        ["raise GeneratorExit"],
+        ["assert f(1) == 1\nraise KeyboardInterrupt"],
     ],
 )
 def test_tests_that_cannot_be_judged_safely_are_unsupported(sandbox: Sandbox, tests: list[str]) -> None:
     verdict = sandbox.check("def f(x): return 1", tests)
+    assert verdict.status == "unsupported"
+    assert verdict.error_message
+
+
+@pytest.mark.parametrize("setup", ["import sys\nsys.exit()", "raise GeneratorExit", "return", "x = 1 / 0"])
+def test_a_setup_that_cannot_run_is_unsupported(sandbox: Sandbox, setup: str) -> None:
+    verdict = sandbox.check("def f(x): return 1", ["assert f(1) == 1"], setup=setup)
     assert verdict.status == "unsupported"
     assert verdict.error_message
 
