@@ -308,8 +308,9 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, SignalGuard()] if main else [])],
     )
+    model: Any = trainer.model
     # TRL holds an adapter on 4-bit weights in bfloat16, and PEFT would load the checkpoint's in float32
-    trainer.model.load_adapter = functools.partial(trainer.model.load_adapter, autocast_adapter_dtype=False)
+    model.load_adapter = functools.partial(model.load_adapter, autocast_adapter_dtype=False)
     trainer.remove_callback(PrinterCallback)
     try:
         with generation.VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
