@@ -74,10 +74,16 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
     }
 
 
-def _seeds(trainer: GRPOTrainer, number: int) -> list[int]:
-    """A seed for every completion of a step, made from the run's seed, the step and its place in the step."""
-    config: Any = trainer.args
-    first = (config.seed * 1_000_003 + trainer.state.global_step) * 10_007
+def _seeds(trainer: Any, number: int) -> list[int]:
+    """A seed for every completion of a step, made from the run's seed, the step and its place in the step.
+
+    A step that accumulates gradients over more batches than are generated at once has several generations.
+    """
+    step = trainer.state.global_step
+    last, before = getattr(trainer, "seeded", (step, 0))  # how many completions of a step, in all processes, have one
+    before = before if last == step else 0
+    trainer.seeded = step, before + trainer.accelerator.num_processes * number
+    first = (trainer.args.seed * 1_000_003 + step) * 10_007 + before
     first += trainer.accelerator.process_index * number
     return list(range(first, first + number))
 

@@ -85,10 +85,13 @@ class Panel:
 def curves(log: Sequence[LogEntry]) -> dict[str, list[float]]:
     """Returns what is shown of a log by its title, one number per entry, NaN where an entry has none.
 
-    A log of GRPO shows its rewards, a log of supervised training its loss. `tokens per second` counts prompts too.
+    A log of GRPO shows its rewards, a log of supervised training its loss. `tokens per second` counts prompts too. A
+    step that learns from an earlier one's completions (`num_iterations`) adds nothing but its time.
     """
-    if "reward" not in log[-1]:
+    graded = [entry for entry in log if "reward" in entry]
+    if not graded:
         return {"loss (nats per token)": _values(log, "loss")}
+    log = graded
     parts = {key: key.split("/")[1] for key in log[-1] if key.startswith("rewards/") and key.endswith("/mean")}
     titles = {"reward": "reward", **parts, **{key: title for key, title in TITLES.items() if key in log[-1]}}
     steps, tokens, seconds = ([entry[key] for entry in log] for key in ("step", "num_tokens", "step_time"))

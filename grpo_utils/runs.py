@@ -202,8 +202,14 @@ def need(path: Path, notebook: str) -> Path:
 
 def checkpoints(run: Path) -> list[Path]:
     """Returns the complete checkpoints of a run in the order of their steps: those that were sealed."""
-    found = (run / "checkpoints").glob(f"checkpoint-*/{SEAL}")
-    return sorted((state.parent for state in found), key=lambda folder: int(folder.name.partition("-")[2]))
+    return [folder for folder in _checkpoints(run) if (folder / SEAL).is_file()]
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """All of them, in the order of their steps; a user's `checkpoint-2-backup` is none."""
+    found = (run / "checkpoints").glob("checkpoint-*")
+    steps = {folder: folder.name.removeprefix("checkpoint-") for folder in found}
+    return sorted((folder for folder in steps if steps[folder].isdecimal()), key=lambda folder: int(steps[folder]))
 
 
 def seal(folder: Path) -> None:
@@ -250,10 +256,10 @@ def drop_damaged(run: Path) -> list[Path]:
     intact = list(itertools.takewhile(_is_intact, sealed))
     if len(intact) < len(sealed):
         print(f"{sealed[len(intact)]} is damaged: it and what came after it is made again.", file=sys.stderr)
-    for pattern in ("checkpoint-*", f"{WARM_START}*"):
-        for folder in (run / "checkpoints").glob(pattern):
-            if folder not in intact:
-                shutil.rmtree(folder)
+    warm_starts = [run / "checkpoints" / name for name in (WARM_START, f"{WARM_START}.partial")]
+    for folder in [*_checkpoints(run), *filter(Path.is_dir, warm_starts)]:
+        if folder not in intact:
+            shutil.rmtree(folder)
     return checkpoints(run)
 
 

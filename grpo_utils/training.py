@@ -48,7 +48,7 @@ from grpo_utils.panel import LogEntry, Panel
 from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.rewards.teacher import teacher
 from grpo_utils.signal_guard import SignalGuard
-from grpo_utils.survival import SealCheckpoints, StopOnSignal
+from grpo_utils.survival import KeepOrder, SaveBetweenGenerations, SealCheckpoints, StopOnSignal
 from grpo_utils.tasks import DataError, Task
 
 disable_progress_bars()  # of tokenizing: in a notebook that is kept they are dead widgets
@@ -182,7 +182,8 @@ class TrainingLog(TrainerCallback):
             self.hand_over({**entry, "max_steps": state.max_steps})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        entry = {"step": state.global_step, **kwargs["logs"]}
+        # transformers' mean over the training is wrong after a resume: it counts all steps, but not the losses before
+        entry = {"step": state.global_step, **{k: v for k, v in kwargs["logs"].items() if k != "train_loss"}}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         self.hand_over({**entry, "max_steps": state.max_steps})
@@ -294,7 +295,8 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     unsloth = recipe.model.engine == "unsloth"
     base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
     functions, _ = rewards.of_recipe(recipe, stop_on_fault=True)
-    stop, log = StopOnSignal(), TrainingLog(run / "training_log.jsonl", on_log)
+    generations, log = SaveBetweenGenerations(), TrainingLog(run / "training_log.jsonl", on_log)
+    stop = StopOnSignal(generations)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(
         model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
@@ -304,8 +306,11 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         reward_funcs=[*functions, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else generation.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],
+        callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, SignalGuard()] if main else [])],
     )
+    model: Any = trainer.model
+    # TRL holds an adapter on 4-bit weights in bfloat16, and PEFT would load the checkpoint's in float32
+    model.load_adapter = functools.partial(model.load_adapter, autocast_adapter_dtype=False)
     trainer.remove_callback(PrinterCallback)
     try:
         with generation.VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():

@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from grpo_utils import launch, recipes, runs, training
@@ -45,7 +47,8 @@ def test_two_processes_learn_what_one_learns(tiny_model):
     """The same eight completions a step, eight in one process or four in each of two, which exchange gradients by gloo.
 
     Every completion has a seed of its own, made from its place in the step, so both write the same completions; the
-    second step starts from the weights of the first, so it also shows that the processes stay in step.
+    second step starts from the weights of the first, so it also shows that the processes stay in step. It begins the
+    second epoch too: from the checkpoint before, they take it again with the same tasks and numbers.
     """
     recipe, one = start("one", tiny_model, 8)
     training.train(recipe, one)
@@ -62,6 +65,10 @@ def test_two_processes_learn_what_one_learns(tiny_model):
     for name, tensor in weights[0].items():
         assert tensor.norm() > 0.0
         assert (tensor - weights[1][name]).norm() <= 1e-4 * tensor.norm(), name
+    shutil.rmtree(two / "checkpoints" / "checkpoint-2")
+    train_in_two_processes("ddp", two)
+    again = load_file(two / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors")
+    assert all(torch.equal(tensor, again[name]) for name, tensor in weights[1].items())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")

@@ -132,6 +132,8 @@ def test_a_second_interruption_kills_what_was_started(monkeypatch):
 @pytest.mark.parametrize("asked", [True, False])
 def test_all_processes_stop_at_the_step_at_which_one_was_asked_to(asked, monkeypatch):
     monkeypatch.setattr(survival, "gather_object", lambda mine: [*mine, asked])  # the other process's answer
-    stop, control = survival.StopOnSignal(), TrainerControl()
+    generations, control = survival.SaveBetweenGenerations(), TrainerControl()
+    generations.between = True
+    stop = survival.StopOnSignal(generations)
     stop.on_step_end(None, None, control)
     assert (stop.asked, control.should_save, control.should_training_stop) == (asked,) * 3

@@ -57,6 +57,14 @@ def test_a_line_says_all_there_is_to_watch():
     )
 
 
+def test_steps_on_completions_of_an_earlier_step_keep_its_numbers():
+    reused = {"step": 2, "max_steps": 16, "loss": 0.25, "kl": 0.01, "step_time": 10.0}
+    log = [entry(1), reused, entry(3, num_tokens=6000.0)]
+    assert panel.describe(log[:2]).startswith("step    2 of 16  reward 0.12  tests 0.06")
+    assert panel.curves(log)["reward"] == [0.125, 0.375]
+    assert panel.curves(log)["tokens per second"] == [100.0, 50.0]  # 3,000 tokens in the two steps since
+
+
 def test_rates_count_the_steps_between_two_entries():
     log = [entry(step, step_time=10.0) for step in (20, 40)]
     assert panel.curves(log)["tokens per second"] == [300.0, 300.0]

@@ -1,9 +1,11 @@
-"""A training run of a tiny policy: stopped by a signal, with damaged checkpoints, and long."""
+"""A training run of a tiny policy: killed, stopped by a signal, and with damaged checkpoints."""
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,15 +15,29 @@ from grpo_utils import recipes, runs, training
 from .conftest import Chain, tiny_settings
 
 
-def command(folder: Path, model: Path) -> Chain:
-    """`python -m grpo_utils.training` on the tiny model: six steps, a checkpoint every third."""
+def command(folder: Path, model: Path, warm: bool = True, **grpo: Any) -> Chain:
+    """`python -m grpo_utils.training` on the tiny model, which learns to be brief: six steps, two in an epoch."""
     settings = yaml.safe_load((recipes.FOLDER / "smoke-code.yaml").read_text())
     path = folder / "smoke-code.yaml"
-    for key, value in tiny_settings(model, steps=6, save=3).items():
+    chosen = {"num_generations": 4, "per_device_train_batch_size": 8, "temperature": 1.0, "learning_rate": 1e-2}
+    chosen |= {"max_completion_length": 24} | grpo
+    own = {"rewards": {"overlong": 1.0}, **{f"grpo.{key}": value for key, value in chosen.items()}}
+    for key, value in (tiny_settings(model, steps=6, save=3) | own).items():
         recipes._set(settings, key, value)
+    if not warm:
+        settings["warm_start"] = None
     folder.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(settings))
     return Chain([sys.executable, "-m", "grpo_utils.training", "--recipe", str(path)], folder / "outputs")
+
+
+def log(chain: Chain) -> list[dict[str, Any]]:
+    """What was logged, but times."""
+    entries = training.read_log(chain.run / "training_log.jsonl")
+    return [
+        {key: value for key, value in entry.items() if "time" not in key and "_per_second" not in key}
+        for entry in entries
+    ]
 
 
 def adapters(chain: Chain) -> dict[str, str]:
@@ -36,7 +52,30 @@ def whole(tiny_model, tmp_path_factory) -> Chain:
     done = chain.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     assert list(adapters(chain)) == ["checkpoint-3", "checkpoint-6"]
+    assert len(set(adapters(chain).values())) == 2, "it has learned nothing: comparisons show nothing"
     return chain
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_a_killed_training_ends_as_if_nothing_had_happened(beta, warm, iterations, tiny_model, tmp_path):
+    """Bit for bit: adapters, and the log with its KL divergence. The kill comes while the third step is being saved."""
+    settings = {"beta": beta, "num_iterations": iterations, "save_steps": 1}
+    whole, killed = (command(tmp_path / name, tiny_model, warm, **settings) for name in ("whole", "killed"))
+    process = killed.start()
+    assert process.stdout is not None
+    assert any(line.startswith("step    3 ") for line in process.stdout)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    for chain in (whole, killed):
+        done = chain.finish()
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert adapters(killed) == adapters(whole)
+    assert log(killed) == log(whole)
+    assert [entry for entry in log(whole) if entry["step"] > 3 and entry.get("grad_norm")]
+    assert ("kl" in log(whole)[0]) == bool(beta)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -54,12 +93,11 @@ def test_a_signal_saves_the_step_and_the_run_ends_as_if_there_was_none(number, w
     assert errors.strip().endswith("stopped; the same command goes on where this one stopped")
     (stopped,) = adapters(chain)
     assert stopped in ("checkpoint-1", "checkpoint-2")
-    log = chain.run / "training_log.jsonl"
-    log.write_text(log.read_text()[:-20])  # as a kill or a full disk leaves it
+    path = chain.run / "training_log.jsonl"
+    path.write_text(path.read_text()[:-20])  # as a kill or a full disk leaves it
     assert chain.finish().returncode == 0
     assert adapters(chain) == adapters(whole)
-    steps = [[entry["step"] for entry in training.read_log(one.run / "training_log.jsonl")] for one in (chain, whole)]
-    assert steps[0] == steps[1]
+    assert log(chain) == log(whole)
 
 
 def test_training_goes_back_to_the_checkpoint_before_a_damaged_one(whole, tiny_model, tmp_path):
