@@ -311,7 +311,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         reward_funcs=[*functions, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else generation.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[stop, SealCheckpoints(), *([log, SignalGuard()] if main else [])],
+        callbacks=[stop, SealCheckpoints(), *([log, SignalGuard(weights=recipe.weights)] if main else [])],
     )
     trainer.remove_callback(PrinterCallback)
     try:
