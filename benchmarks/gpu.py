@@ -66,7 +66,9 @@ def recipe_of(variant: str, model: str, length: int, steps: int) -> recipes.Reci
     if not torch.cuda.is_available():
         settings["optim"] = "adamw_torch"  # the paged optimiser is bitsandbytes', on a GPU
     if variant == "TRL's defaults":
-        settings = {key: settings[key] for key in (*recipes.NEEDED, "save_steps", "logging_steps", "generation_kwargs")}
+        settings = {
+            key: settings[key] for key in (*recipes.NEEDED["grpo"], "save_steps", "logging_steps", "generation_kwargs")
+        }
     if variant == "recipe, vLLM":
         settings |= {"use_vllm": True, "generation_kwargs": {"min_tokens": length}}
     changes = {

@@ -35,19 +35,11 @@ def parameters_of(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         key, equals, value = text.partition("=")
         if not equals:
             raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
-        overrides[key] = _number(parse(value, f"The value in --set {text!r}"))
+        overrides[key] = parse(value, f"The value in --set {text!r}")
     if arguments.run:
         overrides["name"] = arguments.run
     is_path = arguments.recipe.endswith((".yaml", ".yml"))
     return str(Path(arguments.recipe).absolute()) if is_path else arguments.recipe, overrides
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 takes `5e-4` for a text, because it has no point."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 def recipe_of(arguments: argparse.Namespace) -> Recipe:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from grpo_utils.errors import nearest
-from grpo_utils.recipes import Recipe, RecipeError
+from grpo_utils.recipes import Recipe, RecipeError, parse
 from grpo_utils.runs import RunError, lock_descriptors
 
 FOLDER = Path(__file__).parent / "launchers"
@@ -59,6 +59,38 @@ def configuration(name: str) -> Path:
         known = sorted(one.stem for one in FOLDER.glob("*.yaml"))
         raise RecipeError(f"There is no launcher {name!r}{nearest(name, known)}; launchers: {', '.join(known)}.")
     return path
+
+
+def processes(recipe: Recipe) -> int:
+    """Returns in how many processes a recipe trains; where a launcher leaves that open, it counts as one.
+
+    Raises:
+        RecipeError: there is no such launcher, or its file is not YAML.
+
+    Example:
+    ```python
+    >>> from grpo_utils import recipes
+    >>> processes(recipes.load("llama3-8b-mbpp-multi-gpu"))
+    4
+
+    ```
+    """
+    if LAUNCHED in os.environ or "LOCAL_RANK" in os.environ:  # as `command`
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    path = configuration(recipe.launcher) if recipe.launcher else None
+    settings = parse(path.read_bytes(), str(path)) if path else None
+    number = settings.get("num_processes") if isinstance(settings, dict) else None
+    return number if isinstance(number, int) and number > 0 else 1
+
+
+def as_one_process(recipe: Recipe) -> Recipe:
+    """Returns a recipe with the batches that all processes of its launcher train on together, to check it in this one.
+
+    TRL, which checks how batches are divided, knows of other processes only where it runs in one of them.
+    """
+    others = processes(recipe) if command(recipe, Path("unused")) else 1
+    batch = recipe.grpo["per_device_train_batch_size"] * others
+    return recipe.model_copy(update={"grpo": {**recipe.grpo, "per_device_train_batch_size": batch}})
 
 
 def run(command: list[str]) -> None:

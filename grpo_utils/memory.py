@@ -60,7 +60,7 @@ def estimate(recipe: Recipe, config: Any, card: float) -> Estimate:
         card: bytes of the GPU; vLLM beside the trainer reserves a share of them.
     """
     grpo, dtype = recipe.grpo, 4 if recipe.model.dtype == "float32" else 2
-    total, linear, trainable = _count(config, recipe.lora)
+    total, linear, trainable = count(config, recipe.lora)
     weights = dtype * total
     if recipe.model.load_in_4bit:
         weights = dtype * (total - linear) + NF4_BYTES * linear
@@ -82,18 +82,25 @@ def estimate(recipe: Recipe, config: Any, card: float) -> Estimate:
     )
 
 
-def _count(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Parameters in all, those in layers that 4-bit loading shrinks, and those that train; no weight is allocated."""
+def count(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Returns a model's parameters in all, those in layers that 4-bit loading shrinks, and those that LoRA trains.
+
+    No weight is allocated.
+
+    Raises:
+        ValueError: what PEFT says when the adapter does not fit the model's layers.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
+    shape = {**lora, "init_lora_weights": False}  # some ways to begin compute with weights
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
         total, head = model.num_parameters(), model.get_output_embeddings()
         layers = [one for one in model.modules() if isinstance(one, torch.nn.Linear) and one is not head]
         linear = sum(one.weight.numel() for one in layers)
-        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **shape))
     return total, linear, adapted.get_nb_trainable_parameters()[0]
 
 
@@ -188,6 +195,9 @@ def main() -> None:
     parser.add_argument("--card", type=float, default=24.0, metavar="GB", help="memory of the GPU (default: 24)")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
+    from grpo_utils import training  # which imports this module
+
+    training.check_arguments(recipe)
     needed = estimate(recipe, _config(recipe), arguments.card * GB)
     print(needed)
     print(advice(recipe, needed, arguments.card * GB) or f"fits a card with {arguments.card:g} GB")

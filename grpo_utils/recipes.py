@@ -3,20 +3,48 @@
 The `grpo`, `warm_start` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and `SFTConfig` and of PEFT's
 `LoraConfig` under their own names. They are passed on untouched; `training.check_arguments` compares them with the
 installed versions.
+
+Files and overrides are YAML 1.2 (see `core_yaml`): `5e-4` is a number, `on` a text. No value is converted: a number in
+quotes is a text, `100.0` and `1e2` are no whole numbers.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
+from grpo_utils import core_yaml
 from grpo_utils.errors import UserError, nearest
 
 Split = Literal["train", "validation", "test"]
 FOLDER = Path(__file__).parent / "recipes"
-NEEDED = ("max_steps", "num_generations", "per_device_train_batch_size", "temperature", "max_completion_length")
+NEEDED = {  # what others than the trainer read
+    "grpo": {
+        "max_steps": PositiveInt,
+        "num_generations": Annotated[int, Field(ge=2)],  # a completion is compared with its group
+        "per_device_train_batch_size": PositiveInt,
+        "temperature": PositiveFloat,
+        "max_completion_length": PositiveInt,
+    },
+    "lora": {"r": PositiveInt, "target_modules": Annotated[list[str], Field(min_length=1)]},
+}
+SEEDS = 1_800_000_000  # numpy takes 32 bits, and 64 hold the seed of a completion, ten thousand million times as large
 
 
 class RecipeError(UserError):
@@ -24,7 +52,13 @@ class RecipeError(UserError):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _ordered(shares: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= shares[0] <= shares[1] <= 1:
+        raise ValueError("the least and the largest share must be in order and from 0 to 1")
+    return shares
 
 
 class Model(_Section):
@@ -52,7 +86,7 @@ class Dataset(_Section):
     name: str
     max_grade: int | None = Field(default=None, ge=1)
     max_difficulty: int | None = Field(default=None, ge=0)
-    pass_rate: tuple[float, float] | None = None
+    pass_rate: Annotated[tuple[float, float], Strict(False), AfterValidator(_ordered)] | None = None
     shuffle: int | None = None
     limits: dict[Split, NonNegativeInt | Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
 
@@ -61,7 +95,7 @@ class Prompt(_Section):
     """How a task is put to the policy: system prompt, tags, worked examples in the training prompt, asserts shown."""
 
     system: str
-    tags: tuple[str, str]
+    tags: Annotated[tuple[str, str], Strict(False)]
     shots: int = Field(ge=0)
     visible_asserts: int = Field(ge=0)
 
@@ -74,7 +108,7 @@ class Evaluation(_Section):
     numbers are others.
     """
 
-    samples: dict[Split, dict[NonNegativeInt, NonNegativeInt]]
+    samples: dict[Split, dict[Annotated[NonNegativeInt, Strict(False)], NonNegativeInt]]  # a dotted key is a text
     temperature: float = Field(gt=0)
     max_new_tokens: int = Field(gt=0)
     batch_size: int = Field(gt=0)
@@ -118,7 +152,7 @@ class Recipe(_Section):
     tracking: Literal["none", "wandb", "tensorboard", "trackio"] = "none"
     without_gpu: str | None = None
     launcher: str | None = None
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=SEEDS)
 
     @model_validator(mode="after")
     def _measures_what_it_trains(self) -> Self:
@@ -145,9 +179,12 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _says_what_others_than_the_trainer_read(self) -> Self:
-        for key in NEEDED:
-            if key not in self.grpo:
-                raise ValueError(f"grpo.{key} is missing")
+        for block, key, kind in ((block, key, kind) for block, keys in NEEDED.items() for key, kind in keys.items()):
+            settings = getattr(self, block)
+            if key not in settings:
+                raise ValueError(f"{block}.{key} is missing")
+            if wrong := complaint(settings[key], kind):
+                raise ValueError(f"{block}.{key} is wrong: {wrong}")
         return self
 
     @model_validator(mode="after")
@@ -163,7 +200,7 @@ class Recipe(_Section):
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return core_yaml.dump(self.model_dump(mode="json"))
 
 
 def names() -> list[str]:
@@ -201,6 +238,7 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
         raise RecipeError(f"{path} must hold keys and values, such as those in {FOLDER / 'cpu-code.yaml'}.")
     for key, value in (overrides or {}).items():
         _set(settings, key, value)
+    _refuse_unusual(settings, path)
     try:
         return Recipe.model_validate({"name": path.stem, **settings})
     except ValidationError as error:
@@ -211,17 +249,17 @@ def parse(text: str | bytes, name: str) -> Any:
     """Returns what a YAML text says; `name` is what errors call it.
 
     Raises:
-        RecipeError: it is not YAML, or holds a value that Python cannot have, such as the date 2001-99-99.
+        RecipeError: it is not YAML, has a key twice, or holds a value that Python cannot have.
 
     Example:
     ```python
-    >>> parse("[1, yes, 5.0e-4]", "the list")
-    [1, True, 0.0005]
+    >>> parse("[1, true, no, 5e-4, '5e-4']", "the list")
+    [1, True, 'no', 0.0005, '5e-4']
 
     ```
     """
     try:
-        return yaml.safe_load(text)
+        return core_yaml.load(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError, LookupError, AttributeError, TypeError) as error:
         raise RecipeError(f"{name} is not valid YAML: {_short(error)}") from error
 
@@ -241,6 +279,67 @@ def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
     settings[last] = value
 
 
+def _refuse_unusual(settings: dict[str, Any], path: Path) -> None:
+    """Refuses numbers that are not finite, wherever they stand, and what YAML's tags can make: dates, bytes, sets."""
+    try:
+        for key, value in _leaves(settings):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise RecipeError(f"Key {key!r} in {path} is wrong: a number must be finite, not {value}.")
+            if not isinstance(value, str | int | float | None):
+                raise RecipeError(
+                    f"Key {key!r} in {path} is wrong: a value is a text, a number, true, false, null, a list or a "
+                    f"block, not {_short(repr(value))}."
+                )
+    except RecursionError as error:
+        raise RecipeError(f"{path} is wrong: a part of it contains itself.") from error
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted key; one in a list has the key of the list."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _leaves(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _leaves(one, key)
+    else:
+        yield key, value
+
+
+def complaint(value: Any, kind: Any) -> str | None:
+    """Returns what is wrong with a value that is to be of some type, or None when nothing is; nothing is converted.
+
+    Args:
+        value: as YAML gives it.
+        kind: a type, which `typing.Annotated` may limit to a range.
+
+    Example:
+    ```python
+    >>> complaint(1e2, int)
+    'input should be a valid integer, not 100.0: write 100'
+    >>> complaint("x", int | list[int] | None)
+    "input should be a valid integer or a valid list, not 'x'"
+
+    ```
+    """
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        return _said(error.errors(), value)
+    return None
+
+
+def _said(errors: Sequence[ErrorDetails], value: Any) -> str:
+    """What pydantic says against a value: several things when it may be of several types."""
+    said = [one["msg"].removeprefix("Value error, ") for one in errors]
+    said = [one[0].lower() + one[1:] for one in said]
+    said = [one for one in said if "instance of" not in one] or said  # YAML has texts for the members of an enum
+    start = "input should be "
+    parts = [one if i == 0 else one.removeprefix(start) for i, one in enumerate(dict.fromkeys(said))]
+    whole = isinstance(value, float) and value.is_integer() and any("integer" in one for one in said)
+    return f"{' or '.join(parts)}, not {_short(repr(value))}{f': write {value:.0f}' if whole else ''}"
+
+
 def _explain(error: ValidationError, path: Path) -> str:
     """The first of pydantic's complaints as one sentence that names the key, the file and the nearest valid key."""
     first = error.errors()[0]
@@ -256,4 +355,4 @@ def _explain(error: ValidationError, path: Path) -> str:
         return f"Key {key!r} is missing in {path}."
     if not key:
         return f"{path}: {first['msg'].removeprefix('Value error, ')}."
-    return f"Key {key!r} in {path} is wrong: {first['msg'].lower()}, not {_short(repr(first['input']))}."
+    return f"Key {key!r} in {path} is wrong: {_said([first], first['input'])}."

@@ -232,7 +232,7 @@ def main() -> None:
     runs.need_gpu(recipe)
     from grpo_utils import training  # loads torch and TRL: a mistake in the recipe is told before that
 
-    training.check_arguments(recipe)
+    training.check_before_start(recipe)
     chosen = choose(arguments.only, arguments.first, arguments.all)
     run = runs.outputs() / recipe.name
     print(f"recipe {arguments.recipe}, run {run}", flush=True)

@@ -5,9 +5,12 @@ last entries of what TRL's GRPOTrainer logs, warns once, and says which setting 
 thumb from public failures, set so that a healthy run passes; a warning is a reason to look, not a verdict.
 """
 
+import itertools
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from statistics import fmean, median
+from collections.abc import Callable, Mapping
+from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from transformers import TrainerCallback
@@ -24,8 +27,14 @@ class SignalGuard(TrainerCallback):
     """Warns once per rule when the log of a GRPO run shows a known disease, and can stop the run.
 
     Args:
-        window: number of log entries that a rule looks at; none fires before there are as many.
+        window: number of log entries that a rule looks at, at least 1; none fires before there are as many.
         stop: end the training at the first warning.
+        weights: the weight of every reward by its name, as `Recipe.weights`; one that is not named has 1.
+
+    It ends no training unasked: a value that is missing or not finite is one that the rules about it cannot judge.
+
+    Raises:
+        ValueError: the window is empty.
 
     Example:
     ```python
@@ -38,15 +47,18 @@ class SignalGuard(TrainerCallback):
     ```
     """
 
-    def __init__(self, window: int = 10, stop: bool = False) -> None:
+    def __init__(
+        self, window: int = 10, stop: bool = False, weights: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window must be at least 1, not {window}")
         self.window = window
         self.stop = stop
+        self.weights = weights
         self.log: list[Entry] = []
-        self.weights: Sequence[float] | None = None
         self.fired: set[str] = set()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.weights = args.reward_weights
         for entry in state.log_history:  # of a run that is resumed, what it has logged and been warned of before
             self.watch(entry)
 
@@ -69,15 +81,25 @@ class SignalGuard(TrainerCallback):
         self.fired |= {name for name, message in found.items() if message}
         return [message for message in found.values() if message]
 
+    def values(self, key: str, first: bool = False) -> list[float]:
+        """Returns a value of the last (or first) entries, without those in which it is missing or not finite."""
+        part = self.log[: self.window] if first else self.log[-self.window :]
+        return [value for entry in part if (value := number(entry, key)) is not None]
+
     def mean(self, key: str, first: bool = False) -> float | None:
         """Returns the mean of a value over the last (or first) entries, or None when one of them lacks it."""
-        part = self.log[: self.window] if first else self.log[-self.window :]
-        values = [entry.get(key) for entry in part]
-        return None if any(value is None for value in values) else fmean(values)  # type: ignore[arg-type]
+        values = self.values(key, first)
+        return sum(values) / self.window if len(values) == self.window else None
 
     def reward_names(self) -> list[str]:
-        """Returns the names of the rewards in the order in which the trainer has them."""
-        return [key.split("/")[1] for key in self.log[0] if key.startswith("rewards/") and key.endswith("/mean")]
+        """Returns the names of the rewards."""
+        return [key.split("/")[1] for key in self.log[-1] if key.startswith("rewards/") and key.endswith("/mean")]
+
+
+def number(entry: Entry, key: str) -> float | None:
+    """Returns a value of a log entry, or None when it is missing, no number or not finite."""
+    value = entry.get(key)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def equal_groups(guard: SignalGuard) -> str | None:
@@ -95,10 +117,13 @@ def equal_groups(guard: SignalGuard) -> str | None:
 def dead_reward(guard: SignalGuard) -> str | None:
     """A reward has paid the same for every completion since the start; one that got there later is only satisfied."""
     for name in guard.reward_names():
-        spreads = [entry.get(f"rewards/{name}/std") for entry in guard.log]
-        if all(spread is not None and spread <= SAME for spread in spreads):
+        spreads, paid = (
+            [number(entry, f"rewards/{name}/std") for entry in guard.log],
+            guard.mean(f"rewards/{name}/mean"),
+        )
+        if paid is not None and all(spread is not None and spread <= SAME for spread in spreads):
             return (
-                f"The reward {name!r} has paid {guard.mean(f'rewards/{name}/mean'):g} for every completion so far: it "
+                f"The reward {name!r} has paid {paid:g} for every completion so far: it "
                 "never fires, or always. Run the audit of notebook 01 and look at some completions; else take it out."
             )
     return None
@@ -107,9 +132,8 @@ def dead_reward(guard: SignalGuard) -> str | None:
 def cancelling_rewards(guard: SignalGuard) -> str | None:
     """Several rewards vary and their weighted sum does not."""
     names, total = guard.reward_names(), guard.mean("reward_std")
-    weights = guard.weights or [1.0] * len(names)
-    spreads = [guard.mean(f"rewards/{name}/std") or 0.0 for name in names]
-    parts = {n: abs(w) * s for n, w, s in zip(names, weights, spreads, strict=True) if abs(w) * s > SAME}
+    parts = {name: abs(guard.weights.get(name, 1.0)) * (guard.mean(f"rewards/{name}/std") or 0.0) for name in names}
+    parts = {name: part for name, part in parts.items() if part > SAME}
     if total is None or len(parts) < 2 or total > 0.1 * max(parts.values()):
         return None
     return (
@@ -135,7 +159,8 @@ def length_drift(guard: SignalGuard) -> str | None:
     before, after = (guard.mean("completions/mean_length", first) for first in (True, False))
     if before is None or after is None or 0.5 * before < after < 2 * before:
         return None
-    if guard.mean("reward", first=False) > guard.mean("reward", first=True):  # type: ignore[operator]
+    paid, pays = (guard.mean("reward", first) for first in (True, False))
+    if paid is None or pays is None or pays > paid:
         return None
     grown = after > before
     remedy = "add length_penalty or overlong to the rewards" if grown else "lower the weight of rewards for shortness"
@@ -148,8 +173,8 @@ def length_drift(guard: SignalGuard) -> str | None:
 
 def kl_jump(guard: SignalGuard) -> str | None:
     """The policy has left its start in one leap."""
-    values = [entry["kl"] for entry in guard.log[-guard.window :] if entry.get("kl") is not None]
-    if len(values) < guard.window or values[-1] <= max(0.1, 10 * median(values[:-1])):
+    values = guard.values("kl")
+    if len(values) < max(2, guard.window) or values[-1] <= max(0.1, 10 * median(values[:-1])):
         return None
     return (
         f"The KL divergence to the start jumped from {median(values[:-1]):.2g} to {values[-1]:.2g} nats per token: a "
@@ -168,7 +193,21 @@ def entropy_collapse(guard: SignalGuard) -> str | None:
     )
 
 
+def not_a_number(guard: SignalGuard) -> str | None:
+    """The trainer's own numbers are not finite; that of one reward may be, when it was known for no completion."""
+    for entry, key in itertools.product(guard.log[-guard.window :], ("reward", "loss", "grad_norm", "kl")):
+        if isinstance(entry.get(key), float) and number(entry, key) is None:
+            return (
+                f"The {key} is {entry[key]}, and the policy may be lost: look for rewards that are not finite; "
+                "else go back a checkpoint, and lower grpo.learning_rate or set model.dtype to float32."
+            )
+    return None
+
+
 RULES: dict[str, Callable[[SignalGuard], str | None]] = {
     rule.__name__: rule
-    for rule in (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse)
+    for rule in (
+        *(equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse),
+        not_a_number,
+    )
 }

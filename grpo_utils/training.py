@@ -7,7 +7,6 @@ TRL's and PEFT's own; this module only puts a recipe into their terms.
 """
 
 import argparse
-import dataclasses
 import functools
 import importlib.util
 import json
@@ -23,7 +22,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
 from peft import LoraConfig, PeftModel
-from transformers import PrinterCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
@@ -37,6 +36,7 @@ from grpo_utils import (
     launch,
     memory,
     policy,
+    recipe_check,
     results,
     rewards,
     runs,
@@ -49,7 +49,7 @@ from grpo_utils.recipes import Recipe, RecipeError
 from grpo_utils.rewards.teacher import teacher
 from grpo_utils.signal_guard import SignalGuard
 from grpo_utils.survival import KeepOrder, SaveBetweenGenerations, SealCheckpoints, StopOnSignal
-from grpo_utils.tasks import DataError, Task
+from grpo_utils.tasks import Task
 
 disable_progress_bars()  # of tokenizing: in a notebook that is kept they are dead widgets
 
@@ -58,37 +58,44 @@ def check_arguments(recipe: Recipe) -> None:
     """Compares the recipe's blocks with what the installed versions accept and what is installed.
 
     Raises:
-        RecipeError: names the first key that is unknown (and the nearest valid one), missing, or set elsewhere, the
-            block that does not fit together, or what must be installed.
+        RecipeError: names the first key that is unknown (and the nearest valid one), set elsewhere, or of a wrong type
+            or value, the block that does not fit together, or what must be installed.
     """
-    accepted = {
-        "grpo": (recipe.grpo, [field.name for field in dataclasses.fields(GRPOConfig)]),
-        "warm_start": (recipe.warm_start or {}, [field.name for field in dataclasses.fields(SFTConfig)]),
-        "lora": (recipe.lora, [field.name for field in dataclasses.fields(LoraConfig)]),
-        "rewards": (recipe.rewards, sorted(rewards.REGISTRY)),
-    }
-    for block, (settings, valid) in accepted.items():
-        for key in settings:
-            if key not in valid:
-                raise RecipeError(f"Unknown key '{block}.{key}' in recipe {recipe.name!r}{nearest(key, valid)}.")
-    for block, settings in (("grpo", recipe.grpo), ("warm_start", recipe.warm_start or {}), ("lora", recipe.lora)):
-        for key in {"output_dir", "seed", "reward_weights", "report_to", "task_type"} & set(settings):
-            raise RecipeError(
-                f"Recipe {recipe.name!r} sets '{block}.{key}', which follows from its other blocks; remove it."
-            )
-    if not isinstance(recipe.lora.get("r"), int) or not isinstance(recipe.lora.get("target_modules"), list):
-        raise RecipeError(
-            f"Recipe {recipe.name!r} must give 'lora.r' a number and 'lora.target_modules' a list of names."
-        )
+    for block, target in (("grpo", GRPOConfig), ("warm_start", SFTConfig), ("lora", LoraConfig)):
+        recipe_check.check_block(recipe.name, block, getattr(recipe, block) or {}, target)
+    for key in set(recipe.rewards) - set(rewards.REGISTRY):
+        raise RecipeError(f"Unknown key 'rewards.{key}' in recipe {recipe.name!r}{nearest(key, rewards.REGISTRY)}.")
     if recipe.tracking != "none" and importlib.util.find_spec(recipe.tracking) is None:
         raise RecipeError(f"Recipe {recipe.name!r} has tracking {recipe.tracking!r}: pip install {recipe.tracking}.")
-    if recipe.launcher:
-        launch.configuration(recipe.launcher)
-    for block, config in (("grpo", grpo_config), ("warm_start", sft_config)):
-        try:
-            config(recipe, Path("unused"))
-        except (TypeError, ValueError) as error:
-            raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {error}") from error
+    whole = launch.as_one_process(recipe)
+    with recipe_check.blaming(recipe, "grpo"):
+        config = grpo_config(whole, Path("unused"))
+        recipe_check.check_schedule(config)
+        if config.logging_steps > config.max_steps:
+            raise ValueError(f"no step is logged: logging_steps ({config.logging_steps}) must not be above max_steps.")
+    with recipe_check.blaming(recipe, "warm_start"):
+        recipe_check.check_schedule(sft_config(whole, Path("unused")))
+    with recipe_check.blaming(recipe, "lora"):
+        LoraConfig(task_type="CAUSAL_LM", **recipe.lora)
+
+
+def check_before_start(recipe: Recipe) -> None:
+    """Checks what can be known of a recipe before its first notebook: arguments, tasks, layers, and what is installed.
+
+    Raises:
+        RecipeError: as `check_arguments`, or `lora` does not fit the model, or the optimiser is not installed.
+        RunError: vLLM is not installed, and is to generate beside the trainer.
+        DataError: a data set is missing or malformed, or has too few tasks.
+        ModelError: the model is neither here nor reachable.
+    """
+    check_arguments(recipe)
+    generation.is_decoupled(recipe)
+    with recipe_check.blaming(recipe, "grpo"):
+        Trainer.get_optimizer_cls_and_kwargs(grpo_config(launch.as_one_process(recipe), Path("unused")))
+    recipe_check.check_tasks(recipe)
+    config = policy.load_config(recipe.model)
+    with recipe_check.blaming(recipe, "lora"):
+        memory.count(config, recipe.lora)
 
 
 def teacher_reward(recipe: Recipe, run: Path) -> list[Callable[..., Any]]:
@@ -109,10 +116,11 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
 
     Raises:
         RunError: the recipe filters by pass rate, and notebook 03 has not measured it yet.
-        DataError: no task is left.
+        DataError: fewer tasks are left than a step has prompts.
     """
     batch = tasks.load_split(recipe, "train")
     if recipe.dataset.pass_rate is None:
+        recipe_check.check_enough(recipe, batch)
         return batch
     (shots,) = recipe.evaluation.samples["train"]
     path = evaluation.record_path(run, results.BASE, "train", shots)
@@ -120,8 +128,7 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
     low, high = recipe.dataset.pass_rate
     kept = [task for task in batch if low <= rates[task.task_id] <= high]
-    if not kept:
-        raise DataError(f"No training task has a pass rate from {low} to {high}; loosen dataset.pass_rate.")
+    recipe_check.check_enough(recipe, kept)
     return kept
 
 
@@ -296,7 +303,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     base = unsloth_training.load(recipe) if unsloth else policy.load(recipe.model)
     functions, _ = rewards.of_recipe(recipe, stop_on_fault=True)
     generations, log = SaveBetweenGenerations(), TrainingLog(run / "training_log.jsonl", on_log)
-    stop = StopOnSignal(generations)
+    stop, guard = StopOnSignal(generations), SignalGuard(weights=recipe.weights)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
     trainer = GRPOTrainer(
         model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
@@ -306,7 +313,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         reward_funcs=[*functions, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else generation.coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
-        callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, SignalGuard()] if main else [])],
+        callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, guard] if main else [])],
     )
     model: Any = trainer.model
     # TRL holds an adapter on 4-bit weights in bfloat16, and PEFT would load the checkpoint's in float32
@@ -342,7 +349,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.training", description=main.__doc__)
     commands.add_arguments(parser)
     recipe = commands.recipe_of(parser.parse_args())
-    check_arguments(recipe)
+    check_before_start(recipe)
     train(recipe, runs.start(recipe), on_log=Panel())
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_utils.recipes import Dataset
 from grpo_utils.signal_guard import RULES, SignalGuard, SignalWarning
@@ -21,11 +23,16 @@ def ill(disease: dict) -> list[dict]:
     return [entry | (after if entry["step"] >= disease["from_step"] else before) for entry in HEALTHY]
 
 
+WEIGHTS = {"tests": 1.0, "runs": 0.25, "strict_format": 0.25}
+NUMBERS = st.none() | st.floats() | st.sampled_from([0.0, 1.0, 1e308, -1e308, "", [1.0]])
+KEYS = [*HEALTHY[0], "kl", "rewards/other/mean", "rewards/other/std", "rewards/", "rewards//mean"]
+
+
 def train(guard: SignalGuard, log: list[dict], history: list[dict] | None = None) -> SimpleNamespace:
     """Hands a log to the guard as the trainer does, until it stops the run."""
     state, control = SimpleNamespace(global_step=0, log_history=history or []), SimpleNamespace()
     control.should_training_stop = False
-    guard.on_train_begin(SimpleNamespace(reward_weights=[1.0, 0.25, 0.25]), state, control)
+    guard.on_train_begin(None, state, control)
     for entry in log:
         state.global_step = entry["step"]
         guard.on_log(None, state, control, logs=entry)
@@ -42,7 +49,7 @@ def test_a_healthy_log_raises_no_warning():
 
 @pytest.mark.parametrize("disease", DISEASES, ids=lambda disease: disease["rule"])
 def test_a_rule_warns_once_and_names_a_setting_or_a_place_to_look(disease):
-    guard = SignalGuard()
+    guard = SignalGuard(weights=WEIGHTS)
     with pytest.warns(SignalWarning) as caught:
         train(guard, ill(disease))
     assert guard.fired == {disease["rule"]}
@@ -71,8 +78,9 @@ def test_a_reward_that_is_satisfied_late_is_not_called_dead():
 
 def test_rewards_cancel_only_by_their_weights():
     cancelling = ill(next(disease for disease in DISEASES if disease["rule"] == "cancelling_rewards"))
-    guard = SignalGuard()
-    guard.weights = [1.0, 0.0, 0.0]  # one part is left: a small sum is then the sum of one small reward
+    guard = SignalGuard(
+        weights={**WEIGHTS, "runs": 0.0, "strict_format": 0.0}
+    )  # one part is left: a small sum is then the sum of one small reward
     assert [message for entry in cancelling for message in guard.watch(entry)] == []
 
 
@@ -90,3 +98,45 @@ def test_a_reward_that_was_known_for_no_completion_does_no_harm():
     guard = SignalGuard()
     train(guard, ill(unknown))
     assert guard.fired == set()
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(KEYS), NUMBERS, min_size=2) | st.just({})),
+    st.integers(1, 4),
+    st.dictionaries(st.sampled_from(["tests", "runs", "stranger"]), st.floats()),
+)
+def test_no_log_and_no_weights_end_a_training(log, window, weights):
+    guard = SignalGuard(window=window, weights=weights)
+    texts = [message for entry in log for message in guard.watch({"reward": 0.5, **entry})]
+    assert len(texts) == len(guard.fired)
+    assert all("None" not in text for text in texts)
+    assert not [text for text in texts if "nan" in text and not re.match("The [a-z_]+ is nan", text)]
+
+
+@given(st.lists(st.fixed_dictionaries({"reward": st.floats(0, 1), "kl": st.floats(0, 1e3)})))
+def test_a_window_of_one_entry_judges_what_one_entry_can_show(log):
+    guard = SignalGuard(window=1)
+    for entry in log:
+        guard.watch(entry)
+    assert "kl_jump" not in guard.fired
+
+
+def test_a_window_without_entries_is_refused():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        SignalGuard(window=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["frac_reward_zero_std", "completions/clipped_ratio", "entropy", "reward_std"])
+def test_a_value_that_is_not_finite_is_judged_by_no_rule(key, value):
+    guard = SignalGuard(weights=WEIGHTS)
+    train(guard, ill({"from_step": 1, "set": {key: value}}))
+    assert guard.fired == set()
+
+
+def test_a_resumed_run_knows_its_weights_by_name():
+    """A checkpoint keeps the log with its keys in alphabetical order, so that the first reward is another one."""
+    log = ill(next(disease for disease in DISEASES if disease["rule"] == "cancelling_rewards"))
+    stored = [dict(sorted(entry.items())) for entry in log[:5]]
+    with pytest.warns(SignalWarning, match=r"rewards 'tests', 'runs' vary"):
+        train(SignalGuard(weights={**WEIGHTS, "strict_format": 0.0}), log[5:], history=stored)
