@@ -38,20 +38,19 @@ def main() -> None:
     locks = [ROOT / "requirements" / name for name in ("cpu.lock", "site.lock")[: 1 + options.site]]
     stamp = VENV / ".installed"
     found = json.loads(stamp.read_text() or "{}") if stamp.is_file() else {}
-    python = "{}.{}".format(*sys.version_info)
-    kept = {"folder": str(ROOT), "python": python if options.this_python else found.get("python", python)}
+    here = {"folder": str(ROOT), "python": "{}.{}".format(*sys.version_info)}
+    fits = all(found.get(key) == here[key] for key in ("folder", "python")[: 1 + options.this_python])
     wanted = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (*locks, ROOT / "pyproject.toml")}
     # its programs name its folder; a link of bin/ leads nowhere once its Python was removed
-    usable = kept.items() <= found.items() and (VENV / "bin" / "python").exists()
-    if usable and wanted.items() <= found.items():
-        return
-    if usable:
+    if fits and (VENV / "bin" / "python").exists():
+        if wanted.items() <= found.items():
+            return
         stamp.unlink()  # a .venv without it was begun and not finished
     else:
-        found = {}
+        found = here
         make_venv()
     install(locks)
-    stamp.write_text(json.dumps({**found, **kept, **wanted}, indent=1) + "\n")
+    stamp.write_text(json.dumps({**found, **wanted}, indent=1) + "\n")
 
 
 def make_venv() -> None:
@@ -98,13 +97,14 @@ def torch_arguments(lock: Path, configured: bool) -> "list[str]":
     if index and not why:
         print(f"torch {version} comes from {index}", flush=True)
         return ["--no-deps", "--index-url", index, f"torch=={version}"]
+    own = "where your configuration says" if configured else "the default index, with gigabytes of CUDA on Linux"
     if index:
-        source = f"the default index, with gigabytes of CUDA on Linux: {index} did not answer ({why})"
-    elif configured:
-        source = f"where your configuration says (TORCH_INDEX={TORCH_INDEX} asks PyTorch's CPU index instead)"
+        reason = f"{index} did not answer ({why})"
+    elif "TORCH_INDEX" in os.environ:
+        reason = "TORCH_INDEX is empty"
     else:
-        source = "the default index, because TORCH_INDEX is empty"
-    print(f"torch {version} comes from {source}", flush=True)
+        reason = f"TORCH_INDEX={TORCH_INDEX} would ask PyTorch's CPU index"
+    print(f"torch {version} comes from {own}: {reason}", flush=True)
     # with its dependencies, because its build decides what they are
     return ["--constraint", str(lock), f"torch=={version}"]
 

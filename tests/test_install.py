@@ -151,7 +151,9 @@ def test_make_install_from_an_empty_folder_to_a_changed_lock(project, indexes, m
     lock.write_text("tiny==1.0\ntorch==2.14.0\n")
     status, said = make(project, f"TORCH_INDEX={refused()}")
     assert re.search(
-        r"^torch 2\.14\.0 comes from the default index.* did not answer \(.*refused\)$", said, re.MULTILINE
+        r"^torch 2\.14\.0 comes from where your configuration says: .* did not answer \(.*refused\)$",
+        said,
+        re.MULTILINE,
     )
     assert packages(project) == {"torch": "2.14.0", "cuda": "1", "tiny": "1.0", "grpo-utils": "0.1.0"}
 
@@ -199,9 +201,9 @@ def test_a_name_that_is_looked_up_for_ever_is_given_up_too(monkeypatch):
     ("variable", "configured", "asked", "said"),
     [
         (None, False, install.TORCH_INDEX, f"comes from {install.TORCH_INDEX}\n"),
-        (None, True, None, "comes from where your configuration says"),
+        (None, True, None, f"comes from where your configuration says: TORCH_INDEX={install.TORCH_INDEX} would ask"),
         ("http://mine", True, "http://mine", "comes from http://mine\n"),
-        ("", False, None, "because TORCH_INDEX is empty"),
+        ("", False, None, "the default index, with gigabytes of CUDA on Linux: TORCH_INDEX is empty"),
     ],
 )
 def test_which_index_is_asked_for_torch(variable, configured, asked, said, tmp_path, monkeypatch, capsys):
@@ -314,6 +316,13 @@ def test_a_moved_venv_is_made_anew(acted, monkeypatch):
     monkeypatch.setattr(install, "ROOT", moved)
     monkeypatch.setattr(install, "VENV", moved / ".venv")
     assert acted() == ["new", "cpu.lock"]
+
+
+def test_a_moved_venv_of_another_python_is_of_this_one_afterwards(acted, monkeypatch):
+    stamp = install.VENV / ".installed"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "folder": "/elsewhere", "python": "3.2"}))
+    assert acted() == ["new", "cpu.lock"]
+    assert acted("--this-python") == []
 
 
 def test_another_python_makes_it_anew_only_when_it_is_asked_for(acted, monkeypatch):
