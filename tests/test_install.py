@@ -62,10 +62,11 @@ def indexes(tmp_path_factory):
             index, name = self.path.strip("/").split("/")[:2]
             if index == "slow":
                 time.sleep(2 * install.PATIENCE)
+                return  # nobody waits for an answer by then
             if name.endswith(".whl"):
                 body = (folder / index / name.replace("%2B", "+")).read_bytes()
             else:
-                links = [path.name for path in (folder / index).glob(f"{name}-*.whl")] if index != "slow" else []
+                links = [path.name for path in (folder / index).glob(f"{name}-*.whl")]
                 body = "".join(f'<a href="/{index}/{link}">{link}</a>' for link in links).encode()
             self.send_response(200 if body else 404)
             self.send_header("Content-Type", "text/html")
