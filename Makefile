@@ -4,7 +4,6 @@ RECIPE ?= cpu-code
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures colab site site-check clean
@@ -12,17 +11,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
-install: $(VENV)/.installed  ## make .venv and install the CPU profile from its lock
+# a .venv that is there is kept, unless PYTHON is given and another
+INSTALL := $(PYTHON) -m grpo_utils.install $(if $(filter file,$(origin PYTHON)),,--this-python)
 
-# torch comes first and with its dependencies, because its build decides what they are; all else is pinned in the lock
-$(VENV)/.installed: requirements/cpu.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed: make PYTHON=python3.12 ...")'
-	@echo "installing into $(VENV), once: about two minutes"
-	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint requirements/cpu.lock torch==2.13.0
-	@$(PIP) install --no-deps --requirement requirements/cpu.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@touch $@
+install:  ## make .venv and install the CPU profile from its lock: make install TORCH_INDEX=https://my.mirror/whl/cpu
+	@$(INSTALL)
 
 reproduce: install  ## run notebooks 01 to 05: make reproduce RECIPE=cpu-code ARGS="--set seed=1 --run seed-1"
 	@$(BIN)/python -m grpo_utils.reproduce --recipe $(RECIPE) $(ARGS)
@@ -56,21 +49,18 @@ seeds: install  ## after `make reproduce`: train two more seeds and compare: ARG
 figures: install  ## draw a finished run's figures again, and put them into figures/<run>/
 	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures $(ARGS)
 
-# beside the CPU profile, which stays as it is
-$(VENV)/.site: $(VENV)/.installed requirements/site.lock
-	@$(PIP) install --no-deps --requirement requirements/site.lock
-	@touch $@
-
 colab:  ## write REPOSITORY=you/your-copy on GitHub into the notebooks' links to Colab and their setup cells
 	@echo "$(REPOSITORY)" | grep -Eqx '[A-Za-z0-9._-]+/[A-Za-z0-9._-]+' || \
 		{ echo "Say where your copy is: make colab REPOSITORY=you/your-copy"; exit 1; }
 	@sed -i -e '/git.*clone/s#github\.com/[^/]*/[^\]*#github.com/$(REPOSITORY)#' \
 		-e 's#google\.com/github/[^/]*/[^/]*/#google.com/github/$(REPOSITORY)/#' notebooks/*.ipynb
 
-site: $(VENV)/.site  ## after `make reproduce`: notebooks, results and reference as a website in _site/
+site:  ## after `make reproduce`: notebooks, results and reference as a website in _site/
+	@$(INSTALL) --site
 	@$(BIN)/python docs/build.py --recipe $(RECIPE) $(ARGS)
 
-site-check: $(VENV)/.site  ## check the links of _site/ and open every page in headless Chromium
+site-check:  ## check the links of _site/ and open every page in headless Chromium
+	@$(INSTALL) --site
 	@$(BIN)/python docs/check.py $(ARGS)
 
 clean:  ## remove .venv; outputs stay

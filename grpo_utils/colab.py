@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from grpo_utils import install
+
 ROOT = Path(__file__).resolve().parents[1]
 COLAB, KAGGLE = "COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"  # what the two set in every kernel
 DRIVE = "/content/drive"
@@ -32,8 +34,9 @@ def setup(keep_on_drive: bool = False) -> None:
     if not is_installed(lock):
         print(f"installing {lock.name}, once per machine: some minutes")
         pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-        if lock.name == "cpu.lock":  # as in the Makefile: which build of torch it is decides what it depends on
-            subprocess.run([*pip, "--constraint", str(lock), "torch"], check=True)
+        if lock.name == "cpu.lock":
+            arguments = install.torch_arguments(lock, install.is_configured_pip(sys.executable))
+            subprocess.run([*pip, *arguments], check=True)
         subprocess.run([*pip, "--no-deps", "--requirement", str(lock), *small_models()], check=True)
         subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], check=True)
         raise SystemExit(

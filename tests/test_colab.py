@@ -54,6 +54,14 @@ def test_a_machine_without_a_gpu_gets_the_cpu_lock_and_an_unknown_python_a_sente
         colab.setup()
     monkeypatch.setattr(colab.shutil, "which", lambda name: None)
     assert colab.lock_file().name == "cpu.lock"
+    monkeypatch.setattr(colab.install, "is_configured_pip", lambda python: False)
+    monkeypatch.setattr(colab.install, "no_answer", lambda index: "")
+    monkeypatch.delenv("TORCH_INDEX", raising=False)
+    with pytest.raises(SystemExit, match="Restart session"):
+        colab.setup()
+    torch, packages, _ = machine
+    assert torch[-4:] == ["--no-deps", "--index-url", colab.install.TORCH_INDEX, "torch==2.13.0"]
+    assert str(colab.ROOT / "requirements" / "cpu.lock") in packages
 
 
 def test_token_and_drive_come_from_colab(machine, monkeypatch):

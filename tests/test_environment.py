@@ -65,6 +65,12 @@ def test_the_conda_environment_installs_the_lock_of_its_own_python():
     assert re.findall(r"--requirement (\S+\.lock)", text) == [f"requirements/gpu-py3{python}.lock"]
 
 
+def test_the_guide_to_vllm_on_the_cpu_installs_the_torch_of_its_lock():
+    """Another one would be replaced by the next command, with a build that needs CUDA."""
+    said = re.findall(r"torch==(\S+)", (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
+    assert said == [read(ROOT / "requirements" / "cpu-vllm.lock")["torch"]]
+
+
 def test_recipes_are_checked_against_the_versions_that_the_locks_pin():
     """What `training.check_arguments` finds in the installed TRL and PEFT then also holds for a GPU environment."""
     locked = read(GPU_LOCKS[0])
