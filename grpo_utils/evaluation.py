@@ -96,6 +96,7 @@ def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> 
         "code_sha256": runs.code_hash(*SOURCES),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
+        "sampling": recipe.sampling.model_dump(mode="json", exclude_defaults=True),
         "max_new_tokens": recipe.evaluation.max_new_tokens,
         "batch_size": recipe.evaluation.batch_size,  # rounding in bfloat16 depends on it
         "engine": recipe.evaluation.engine,
@@ -159,6 +160,7 @@ def evaluate(
             temperature=recipe.evaluation.temperature,
             max_new_tokens=recipe.evaluation.max_new_tokens,
             batch_size=recipe.evaluation.batch_size,
+            sampling=recipe.sampling,
             on_batch=on_batch,
         )
     per_task = samples + 1

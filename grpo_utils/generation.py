@@ -27,7 +27,7 @@ from typing import Any, Self
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import policy, vllm_generation
+from grpo_utils import policy, recipes, vllm_generation
 from grpo_utils.recipes import Recipe
 from grpo_utils.runs import RunError
 from grpo_utils.tasks import Message
@@ -57,6 +57,7 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
     config: Any = trainer.args
     tokenizer = trainer.processing_class
     model = trainer.accelerator.unwrap_model(trainer.model)
+    sampling = recipes.sampling(vars(config))
     model.eval()
     sampled = policy.generate(
         policy.Policy(model, tokenizer),
@@ -65,10 +66,11 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
         temperature=config.temperature,
         max_new_tokens=config.max_completion_length,
         batch_size=len(chats),
+        sampling=sampling,
     )
     model.train()
     return {
-        "prompt_ids": policy.prompt_ids(tokenizer, chats),
+        "prompt_ids": policy.prompt_ids(tokenizer, chats, sampling.chat_template_kwargs),
         "completion_ids": [one.ids for one in sampled],
         "logprobs": None,
     }
@@ -185,7 +187,8 @@ class VllmServer:
             `prompt_ids` and `completion_ids`, one list of token ids per chat, and `logprobs`, one per completion token:
             natural logarithms of the probabilities, at the recipe's temperature, with which the server drew them.
         """
-        ids = policy.prompt_ids(trainer.processing_class, chats)
+        template = recipes.sampling(vars(trainer.args)).chat_template_kwargs
+        ids = policy.prompt_ids(trainer.processing_class, chats, template)
         seeds = _seeds(trainer, len(chats))
         groups = [list(group) for _, group in itertools.groupby(range(len(ids)), key=ids.__getitem__)]
         with ThreadPoolExecutor(len(groups)) as pool:  # all at once: the server forms its own batches
@@ -208,9 +211,7 @@ class VllmServer:
             seed=seed,
             temperature=config.temperature,
             max_tokens=config.max_completion_length,
-            top_p=1.0,  # these three, or the model's generation config decides
-            top_k=0,
-            repetition_penalty=1.0,
+            **vllm_generation.arguments(recipes.sampling(vars(config))),
             logprobs=0,  # of the tokens drawn, without the likeliest ones
             return_token_ids=True,
         )

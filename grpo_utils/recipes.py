@@ -115,6 +115,63 @@ class Evaluation(_Section):
     engine: Literal["transformers", "vllm"] = "transformers"
 
 
+class Sampling(BaseModel):
+    """How completions are asked for, besides their temperature and their length; the defaults change nothing.
+
+    `top_k` (Fan et al. 2018, arXiv 1805.04833), `top_p` (Holtzman et al. 2019, arXiv 1904.09751) and `min_p` (Nguyen
+    et al. 2024, arXiv 2407.01082) leave out unlikely tokens, `repetition_penalty` (Keskar et al. 2019, arXiv
+    1909.05858) makes those less likely that are there already, and `chat_template_kwargs` are for the tokenizer's chat
+    template, such as Qwen3's `enable_thinking`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    top_k: NonNegativeInt = 0
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+NEUTRAL = Sampling()
+
+
+def sampling(grpo: Mapping[str, Any]) -> Sampling:
+    """Returns what the keyword arguments of a `GRPOConfig` say of sampling.
+
+    Raises:
+        ValueError: a value is wrong, or there is an argument that evaluation could not follow.
+
+    Example:
+    ```python
+    >>> sampling({"top_p": 0.9, "max_steps": 5, "generation_kwargs": {"top_k": 20}})
+    Sampling(top_k=20, top_p=0.9, min_p=None, repetition_penalty=1.0, chat_template_kwargs=None)
+
+    ```
+    """
+    more = grpo.get("generation_kwargs") or {}
+    if not isinstance(more, Mapping):
+        raise ValueError(f"grpo.generation_kwargs must be keys and values, not {_short(repr(more))}")
+    known = [key for key in Sampling.model_fields if key != "chat_template_kwargs"]
+    for key in more:
+        if key not in known:
+            raise ValueError(f"grpo.generation_kwargs.{key} is not honoured everywhere: it may hold {', '.join(known)}")
+    if grpo.get("vllm_structured_outputs_regex"):
+        raise ValueError("grpo.vllm_structured_outputs_regex is not honoured in evaluation: remove it")
+    given = {key: grpo[key] for key in Sampling.model_fields if key in grpo} | more
+    try:
+        found = Sampling.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"grpo.{key} is wrong: {first['msg'].lower()}, not {_short(repr(first['input']))}") from error
+    for key in {"add_generation_prompt", "continue_final_message", "return_dict"} & set(
+        found.chat_template_kwargs or ()
+    ):
+        raise ValueError(f"grpo.chat_template_kwargs.{key} follows from the chat: remove it")
+    return found
+
+
 class Teacher(_Section):
     """A model that grades the reasoning of completions during training: see `rewards.teacher`.
 
@@ -192,6 +249,16 @@ class Recipe(_Section):
         if not self.grpo.get("log_completions", True):
             raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
         return self
+
+    @model_validator(mode="after")
+    def _samples_as_it_is_measured(self) -> Self:
+        sampling(self.grpo)
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the `grpo` block says of sampling: evaluation asks the policy as training does."""
+        return sampling(self.grpo)
 
     @property
     def weights(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ import torch
 
 from grpo_utils import policy
 from grpo_utils.policy import ChatOrText, ModelError, Sampled
-from grpo_utils.recipes import Model
+from grpo_utils.recipes import NEUTRAL, Model, Sampling
 
 NUMBERS = itertools.count(1)  # of LoRA requests: vLLM keeps adapters apart by number
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
@@ -52,7 +52,8 @@ def load(model: Model, rank: int) -> Served:
             "evaluation.engine: vllm needs vLLM, which the lock files for GPUs and cpu-vllm.lock hold: install one, or "
             "--set evaluation.engine=transformers."
         ) from error
-    tokenizer, limit = policy.load_tokenizer(model), policy.load_config(model).max_position_embeddings
+    tokenizer, config = policy.load_tokenizer(model), policy.load_config(model)
+    limit = getattr(config, "max_position_embeddings", LONGEST)  # a model with a state, or with ALiBi, has none
     try:
         llm = LLM(
             policy.resolve(model.name),
@@ -109,6 +110,7 @@ def generate(
     temperature: float,
     max_new_tokens: int,
     batch_size: int,
+    sampling: Sampling = NEUTRAL,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
     """Generates one completion per prompt: arguments, result and errors are those of `policy.generate`.
@@ -118,14 +120,29 @@ def generate(
     """
     from vllm import SamplingParams  # type: ignore[import-not-found]
 
+    settings = {"max_tokens": max_new_tokens, **arguments(sampling)}
     drawn = [  # temperature 0 is greedy
-        SamplingParams(temperature=0.0 if seed is None else temperature, seed=seed, max_tokens=max_new_tokens)
-        for seed in seeds
+        SamplingParams(temperature=0.0 if seed is None else temperature, seed=seed, **settings) for seed in seeds
     ]
-    asked = [{"prompt_token_ids": ids} for ids in policy.prompt_ids(served.tokenizer, prompts)]
+    ids = policy.prompt_ids(served.tokenizer, prompts, sampling.chat_template_kwargs)
+    asked = [{"prompt_token_ids": one} for one in ids]
     outputs = served.llm.generate(asked, drawn, lora_request=served.adapter)
     written = [output.outputs[0] for output in outputs]
     completions = [Sampled(one.text, list(one.token_ids), one.finish_reason == "length") for one in written]
     if on_batch:
         on_batch(list(range(len(completions))), completions)
     return completions
+
+
+def arguments(sampling: Sampling) -> dict[str, Any]:
+    """Returns vLLM's sampling parameters; those that are left out its server would take from the model's own settings.
+
+    Example:
+    ```python
+    >>> arguments(Sampling(top_p=0.9))
+    {'top_k': 0, 'top_p': 0.9, 'min_p': 0.0, 'repetition_penalty': 1.0}
+
+    ```
+    """
+    given = sampling.model_dump(exclude={"chat_template_kwargs"})
+    return given | {"min_p": sampling.min_p or 0.0}

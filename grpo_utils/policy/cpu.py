@@ -17,19 +17,33 @@ def _attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for one new token on a CPU, without repeating the keys of grouped queries; else transformers' sdpa."""
+    """Transformers' sdpa, and for one new token the same without repeating the keys of grouped queries.
+
+    What else models hand over (softcaps, sinks, windows) sdpa does not read either: a model that needs it is not one
+    that transformers gives sdpa.
+    """
     batch, heads, length, size = query.shape
-    if length > 1 or query.requires_grad:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[return-value]
     groups = key.shape[1]
+    masked = attention_mask is not None
+    if (
+        length > 1
+        or query.requires_grad
+        or dropout
+        or position_bias is not None
+        or (masked and (attention_mask.dtype != torch.bool or attention_mask.shape[1] > 1))
+    ):
+        settings: Any = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias, **kwargs}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)  # type: ignore[return-value]
     scores = query.reshape(batch, groups, heads // groups, size) @ key.transpose(2, 3)
-    scores = scores.float() * (scaling or size**-0.5)
-    if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    scores = scores.float() * (size**-0.5 if scaling is None else scaling)
+    if masked:  # not -inf: a padded place that sees nothing must not become nan, which other places would take over
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ value
-    return mixed.reshape(batch, 1, heads, size), None
+    return mixed.reshape(batch, 1, heads, value.shape[3]), None
 
 
 AttentionInterface.register("cpu_attention", _attention)
@@ -37,7 +51,10 @@ AttentionMaskInterface.register("cpu_attention", sdpa_mask)
 
 
 def prepare(model: PreTrainedModel) -> None:
-    """Has a model's output head read slices without copying its weights, and the process keep freed memory."""
+    """Makes a model fast here: its attention, if it is sdpa's, its output head, and the memory of the process."""
+    # where the implementation is chosen by name in a table of the model's own, this one is not in it
+    if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
+        model.set_attn_implementation("cpu_attention")
     if (head := model.get_output_embeddings()) is not None:
         head.register_forward_pre_hook(_contiguous)
     if platform.libc_ver()[0] == "glibc":

@@ -60,11 +60,9 @@ def load(model: Model) -> Policy:
     if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
     try:
-        # transformers' own "sdpa" copies the keys of grouped queries; that of `cpu` does not
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             resolve(model.name),
             dtype=getattr(torch, model.dtype),
-            attn_implementation="cpu_attention" if device == "cpu" and model.name in EMBEDDED else None,
             quantization_config=_nf4(model) if model.load_in_4bit else None,
             device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
         )
