@@ -14,7 +14,7 @@ import psutil
 
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError
-from grpo_utils.runs import RunError, lock_descriptors
+from grpo_utils.runs import RunError, lock_descriptors, write
 
 FOLDER = Path(__file__).parent / "launchers"
 LAUNCHED = "GRPO_LAUNCHED"  # set in the processes that this module starts
@@ -23,22 +23,28 @@ LAUNCHED = "GRPO_LAUNCHED"  # set in the processes that this module starts
 def command(recipe: Recipe, run: Path) -> list[str] | None:
     """Returns the command that trains the recipe in processes of its own, or None when this process can do it.
 
+    The new processes train the very recipe, which is written to the folder for them, and into this folder: neither need
+    be those of `outputs/<recipe.name>`.
+
     Args:
         recipe: its `launcher` and `model.engine` decide.
-        run: folder of the run, whose `recipe.yaml` the new processes read.
+        run: folder to train into.
 
     Raises:
         RecipeError: there is no such launcher.
     """
     if LAUNCHED in os.environ or "LOCAL_RANK" in os.environ:  # the second is set by accelerate and torchrun
         return None
-    arguments = ["--recipe", str(run / "recipe.yaml")]
     if recipe.launcher:
         launcher = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(recipe.launcher))]
-        return [sys.executable, *launcher, "-m", "grpo_utils.training", *arguments]
-    if recipe.model.engine == "unsloth":
-        return [sys.executable, "-m", "grpo_utils.unsloth_training", *arguments]
-    return None
+        program = [*launcher, "-m", "grpo_utils.training"]
+    elif recipe.model.engine == "unsloth":
+        program = ["-m", "grpo_utils.unsloth_training"]
+    else:
+        return None
+    settings = run.absolute() / "launched.yaml"
+    write(settings, recipe.to_yaml())
+    return [sys.executable, *program, "--recipe", str(settings), "--folder", str(run.absolute())]
 
 
 def configuration(name: str) -> Path:
