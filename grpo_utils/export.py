@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--push", metavar="USER/MODEL", help="upload it to this repository, private at first")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
-    run = runs.outputs() / recipe.name
+    run = runs.existing(recipe)
     if not arguments.checkpoint:
         runs.need(run / "results.csv", "05_checkpoint_evaluation")
     chosen = arguments.checkpoint or results.choose(results.load_records(run), recipe.prompt.shots)

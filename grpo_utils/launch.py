@@ -14,31 +14,42 @@ import psutil
 
 from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError, parse
-from grpo_utils.runs import RunError, lock_descriptors
+from grpo_utils.runs import RunError, lock_descriptors, write
 
 FOLDER = Path(__file__).parent / "launchers"
 LAUNCHED = "GRPO_LAUNCHED"  # set in the processes that this module starts
 
 
+def is_launched() -> bool:
+    """Whether this is one of the processes that train, and not the one that starts them."""
+    return LAUNCHED in os.environ or "LOCAL_RANK" in os.environ  # the second is set by accelerate and torchrun
+
+
 def command(recipe: Recipe, run: Path) -> list[str] | None:
     """Returns the command that trains the recipe in processes of its own, or None when this process can do it.
 
+    The new processes train the very recipe, which is written to the folder for them, and into this folder: neither need
+    be those of `outputs/<recipe.name>`.
+
     Args:
         recipe: its `launcher` and `model.engine` decide.
-        run: folder of the run, whose `recipe.yaml` the new processes read.
+        run: folder to train into.
 
     Raises:
         RecipeError: there is no such launcher.
     """
-    if LAUNCHED in os.environ or "LOCAL_RANK" in os.environ:  # the second is set by accelerate and torchrun
+    if is_launched():
         return None
-    arguments = ["--recipe", str(run / "recipe.yaml")]
     if recipe.launcher:
         launcher = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(recipe.launcher))]
-        return [sys.executable, *launcher, "-m", "grpo_utils.training", *arguments]
-    if recipe.model.engine == "unsloth":
-        return [sys.executable, "-m", "grpo_utils.unsloth_training", *arguments]
-    return None
+        program = [*launcher, "-m", "grpo_utils.training"]
+    elif recipe.model.engine == "unsloth":
+        program = ["-m", "grpo_utils.unsloth_training"]
+    else:
+        return None
+    settings = run.absolute() / "launched.yaml"
+    write(settings, recipe.to_yaml())
+    return [sys.executable, *program, "--recipe", str(settings), "--folder", str(run.absolute())]
 
 
 def configuration(name: str) -> Path:
@@ -75,7 +86,7 @@ def processes(recipe: Recipe) -> int:
 
     ```
     """
-    if LAUNCHED in os.environ or "LOCAL_RANK" in os.environ:  # as `command`
+    if is_launched():
         return int(os.environ.get("WORLD_SIZE", "1"))
     path = configuration(recipe.launcher) if recipe.launcher else None
     settings = parse(path.read_bytes(), str(path)) if path else None
@@ -88,7 +99,7 @@ def as_one_process(recipe: Recipe) -> Recipe:
 
     TRL, which checks how batches are divided, knows of other processes only where it runs in one of them.
     """
-    others = processes(recipe) if command(recipe, Path("unused")) else 1
+    others = 1 if is_launched() else processes(recipe)
     batch = recipe.grpo["per_device_train_batch_size"] * others
     return recipe.model_copy(update={"grpo": {**recipe.grpo, "per_device_train_batch_size": batch}})
 

@@ -293,7 +293,7 @@ def draw_all(recipe: Recipe, run: Path) -> list[Path]:
     """Draws the figures in `CAPTIONS` from the files of a finished run and returns the paths of their PNGs."""
     log = training.read_log(runs.need(run / "training_log.jsonl", "04_grpo_training"))
     runs.need(run / "results.csv", "05_checkpoint_evaluation")
-    records, shots = results.load_records(run), recipe.prompt.shots
+    records, shots = results.chain_records(recipe, run), recipe.prompt.shots
     best = results.choose(records, shots)
     figures = {
         "before_and_after": before_and_after(records, best, shots),
@@ -329,8 +329,11 @@ def main() -> None:
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="copy them to FOLDER/<run> too, with a README.md")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
+    run = runs.existing(recipe)
     matplotlib.use("agg")
-    figures = draw_all(recipe, runs.start(recipe))
+    with runs.alone(run):
+        figures = draw_all(recipe, run)
+        runs.update_manifest(run, [*figures, *(path.with_suffix(".svg") for path in figures)])
     if arguments.to:
         publish(figures, arguments.to / recipe.name, f"{parser.prog} {shlex.join(sys.argv[1:])}")
     print(*figures, sep="\n")

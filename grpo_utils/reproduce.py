@@ -1,6 +1,6 @@
 """The chain: papermill runs the numbered notebooks, one after the other, into a run's folder.
 
-A finished notebook is stamped with a hash of its source, its parameters, the package and the notebooks before it;
+A finished notebook is stamped with a hash of its code, its parameters, the package and the notebooks before it;
 a stamped one is skipped, so the same command after a kill goes on where the last one stopped. Only one chain at a time
 writes to a run's folder.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import nbformat
 import papermill
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
@@ -34,6 +35,24 @@ from grpo_utils.tasks import ROOT
 
 CHAIN = ROOT / "notebooks"
 CHAPTERS = 5  # the notebooks after these go further
+OF_ADAPTERS = ("evaluations/warm-start.{}.*", "evaluations/checkpoint-*.{}.*")
+KEPT = {  # what a notebook leaves in a run's folder and would find again, and what no longer holds without it
+    "02_baseline_evaluation": ("evaluations/base.validation.*", "evaluations/base.test.*"),
+    "03_reward_design": ("evaluations/base.train.*",),
+    "04_grpo_training": (
+        *("checkpoints", "warm_start_log.jsonl", "training_log.jsonl", "rollouts.html", "teacher.sqlite*"),
+        *(pattern.format("*") for pattern in OF_ADAPTERS),
+        *("results.*", "teacher"),  # chapter 9 starts from copies of these adapters
+    ),
+    "05_checkpoint_evaluation": (
+        *(pattern.format(split) for pattern in OF_ADAPTERS for split in ("validation", "test")),
+        "results.*",
+    ),
+    "06_grpo_from_scratch": ("from_scratch",),
+    "07_reward_hacking": ("reward_hacking",),
+    "08_dpo_after_grpo": ("dpo",),
+    "09_teacher_reward": ("teacher",),
+}
 SECONDS = 15.0  # between two lines of a notebook that are passed on
 KERNEL = {
     "transport": "ipc",  # no port that other users of the machine can reach
@@ -86,14 +105,24 @@ def notebooks() -> list[Path]:
 def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
     """Returns the hash of what an executed notebook depends on: its code and parameters, the package, and `before`.
 
-    `before` is the stamp of the notebook that comes before it, and the hash of the data for the first.
+    Neither its prose nor its comments count (see `runs.meaning`). `before` is the stamp of the notebook that comes
+    before it, and the hash of the data for the first.
     """
     digest = hashlib.sha256(before.encode())
-    cells = nbformat.read(path, as_version=4).cells
-    digest.update("\0".join(cell.source for cell in cells).encode())
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            digest.update(runs.meaning(_plain(cell.source)).encode())
     digest.update(json.dumps(parameters, sort_keys=True).encode())
     digest.update(runs.code_hash().encode())
     return digest.hexdigest()
+
+
+def _plain(source: str) -> str:
+    """A cell as Python: IPython writes its magics as calls."""
+    try:
+        return TransformerManager().transform_cell(source)
+    except SyntaxError:  # somebody is still writing it: executing it will say what is wrong
+        return source
 
 
 def stamps(recipe: Recipe, parameters: dict[str, Any]) -> dict[Path, str]:
@@ -116,6 +145,24 @@ def is_done(run: Path, path: Path, stamp: str) -> bool:
     return kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") == stamp
 
 
+def forget(run: Path, chosen: list[Path]) -> None:
+    """Removes what notebooks made in a run's folder, so that they make it again, and the stamps of all that follow.
+
+    What only later notebooks made stays where it knows itself whether it still holds: a record of an evaluation names
+    the adapter and the code that it is of.
+
+    Args:
+        run: folder of the run, whose lock this process holds.
+        chosen: notebooks of the chain, in order.
+    """
+    chain = notebooks()
+    for path in chain[chain.index(chosen[0]) :]:
+        stamp_path(run, path).unlink(missing_ok=True)
+    for path in chosen:
+        for pattern in KEPT.get(path.stem, ()):
+            runs.remove(sorted(run.glob(pattern)))
+
+
 def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
     """Runs one notebook with papermill and writes the executed copy to `run/notebooks/`.
 
@@ -134,7 +181,6 @@ def execute(path: Path, run: Path, parameters: dict[str, Any]) -> None:
             str(path),
             str(executed),
             parameters,
-            cwd=str(ROOT),
             kernel_name="python3",
             progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
             stdout_file=relay,
@@ -159,7 +205,7 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
         recipe: the recipe that the parameters lead to.
         parameters: papermill's parameters, `RECIPE` and `OVERRIDES`.
         chosen: the notebooks to run, in order.
-        forced: run the chosen notebooks even if they are done.
+        forced: forget first what the chosen notebooks have made; of all five chapters, whatever the run's folder holds.
 
     Returns:
         Notebook name -> seconds it took, or None when it was skipped.
@@ -169,10 +215,12 @@ def reproduce(recipe: Recipe, parameters: dict[str, Any], chosen: list[Path], fo
         if forced and chosen[:CHAPTERS] == notebooks()[:CHAPTERS]:
             runs.clear(runs.outputs() / recipe.name)
         run = runs.start(recipe)
+        if forced:
+            forget(run, chosen)
         for path, stamp in stamps(recipe, parameters).items():
             if path not in chosen:
                 continue
-            if not forced and is_done(run, path, stamp):
+            if is_done(run, path, stamp):
                 print(f"{path.stem}: done before, skipped")
                 seconds[path.stem] = None
                 continue
@@ -225,7 +273,12 @@ def main() -> None:
     part.add_argument("--only", metavar="NN", help="run one notebook")
     part.add_argument("--from", dest="first", metavar="NN", help="run this notebook and those after it")
     parser.add_argument("--all", action="store_true", help="go further: the notebooks after 05 too")
-    parser.add_argument("--force", action="store_true", help="start over: forget what this run has already done")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="start over: forget what this run has done, or with --only or --from what these notebooks made (04 trains "
+        "again; 02, 03 and 05 measure again), and that later ones were run. To go on after a kill, leave it out",
+    )
     arguments = parser.parse_args()
     name, overrides = commands.parameters_of(arguments)
     recipe = recipes.load(name, overrides)

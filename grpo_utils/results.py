@@ -24,7 +24,7 @@ MEASURES = ("strict", "lenient", "oracle", "format", "truncated", "visible")
 
 
 def load_records(run: Path) -> pd.DataFrame:
-    """Returns all records of a run, one row per completion.
+    """Returns all records of a run, one row per completion, also of evaluations that only its user asked for.
 
     Columns: `checkpoint`, `split`, `shots`, `update_norm`, `task_id`, `grade`, `sample` (-1 is greedy), and those of
     `evaluation.score`.
@@ -47,6 +47,25 @@ def load_records(run: Path) -> pd.DataFrame:
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise runs.damaged(path, error) from error
     return pd.concat(frames, ignore_index=True)
+
+
+def chain_records(recipe: Recipe, run: Path) -> pd.DataFrame:
+    """Returns the records, as `load_records` does, of what the chain measures by itself: tables and figures need these.
+
+    Those are the base on all splits, every adapter on validation, and on test the warm start and the chosen checkpoint
+    with the prompt of training. What its user had measured besides, such as another data set, changes no table.
+
+    Raises:
+        RunError: a record was damaged after it was written.
+    """
+    records = load_records(run)
+    if records.empty:
+        return records
+    records = records[records.checkpoint.str.fullmatch(rf"{BASE}|{WARM_START}|checkpoint-\d+")]
+    chosen = _ranked(records, recipe.prompt.shots)[:1]
+    final = records.checkpoint.isin([WARM_START, *chosen]) & (records.shots == recipe.prompt.shots)
+    measured = (records.checkpoint == BASE) | (records.split == "validation") | (records.split == "test") & final
+    return records[measured & records.split.isin(list(recipe.evaluation.samples))].reset_index(drop=True)
 
 
 def step_of(checkpoint: str) -> int:
@@ -137,11 +156,17 @@ def choose(records: pd.DataFrame, shots: int) -> str:
     Raises:
         RunError: none was evaluated on validation.
     """
-    kept = records[(records.split == "validation") & (records.shots == shots) & (records.checkpoint.map(step_of) > 0)]
-    means = kept.groupby("checkpoint")["strict"].mean()
-    if means.empty:
+    ranked = _ranked(records, shots)
+    if not ranked:
         raise runs.RunError("No checkpoint was evaluated on validation: run notebook 05_checkpoint_evaluation first.")
-    return min(means.index, key=lambda name: (-means[name], step_of(name)))
+    return ranked[0]
+
+
+def _ranked(records: pd.DataFrame, shots: int) -> list[str]:
+    """GRPO's checkpoints that were evaluated on validation, the best first."""
+    kept = records[(records.split == "validation") & (records.shots == shots)]
+    means = kept[kept.checkpoint.map(step_of) > 0].groupby("checkpoint")["strict"].mean()
+    return sorted(means.index, key=lambda name: (-means[name], step_of(name)))
 
 
 def best_prompt(records: pd.DataFrame) -> int:
@@ -151,12 +176,12 @@ def best_prompt(records: pd.DataFrame) -> int:
 
 
 def write(recipe: Recipe, run: Path) -> pd.DataFrame:
-    """Writes `results.csv` (every evaluation) and `results.md` (what training changed on the test split).
+    """Writes `results.csv` (what the chain measured) and `results.md` (what training changed on the test split).
 
     Returns:
         The table of `results.csv`.
     """
-    records = load_records(run)
+    records = chain_records(recipe, run)
     table = summarise(records)
     runs.write(run / "results.csv", table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
     after = choose(records, recipe.prompt.shots), recipe.prompt.shots

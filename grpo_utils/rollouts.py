@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.rollouts", description=main.__doc__)
     commands.add_arguments(parser)
     recipe = commands.recipe_of(parser.parse_args())
-    print(write_page(recipe, runs.start(recipe)))
+    print(write_page(recipe, runs.existing(recipe)))
 
 
 if __name__ == "__main__":

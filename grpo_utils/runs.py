@@ -3,6 +3,7 @@
 Notebooks hand over by these files alone, so that each can be run by itself once its inputs exist.
 """
 
+import ast
 import contextlib
 import fcntl
 import functools
@@ -45,8 +46,13 @@ def outputs() -> Path:
 
 
 def cache() -> Path:
-    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo_utils"
+    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`.
+
+    `XDG_CACHE_HOME` names another in the place of `~/.cache`; its standard says that a path which is empty or relative
+    does not count.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "grpo_utils"
 
 
 def start(recipe: Recipe) -> Path:
@@ -68,7 +74,23 @@ def start(recipe: Recipe) -> Path:
             write(settings, recipe.to_yaml())
     except OSError as error:
         raise _unwritable(run, error) from error
-    if settings.read_text(encoding="utf-8") != recipe.to_yaml():
+    return existing(recipe)
+
+
+def existing(recipe: Recipe) -> Path:
+    """Returns the folder of a run that was begun before, for commands that only read it: they need no GPU.
+
+    Raises:
+        RunError: there is no such run, or it was made with another recipe.
+    """
+    run = outputs() / recipe.name
+    settings = run / "recipe.yaml"
+    if not settings.is_file():
+        raise RunError(
+            f"There is no run {recipe.name!r} in {outputs()}: make it first (python -m grpo_utils.reproduce), or name "
+            "the folder that holds it in GRPO_OUTPUTS_DIR."
+        )
+    if settings.read_bytes() != recipe.to_yaml().encode():
         raise RunError(
             f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
             '{"name": "..."}), or start it over with --force.'
@@ -165,10 +187,15 @@ def writes_alone(
 
 def clear(run: Path) -> None:
     """Empties a run's folder. Its lock stays: whoever waits for it must wait for this one."""
-    for path in run.iterdir():
+    remove(path for path in run.iterdir() if path.name != "lock")
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Removes files, folders with what is in them, and links, but not what links lead to."""
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name != "lock":
+        else:
             path.unlink()
 
 
@@ -264,10 +291,13 @@ def drop_damaged(run: Path) -> list[Path]:
 
 
 def drop_extra(run: Path) -> list[Path]:
-    """Removes the checkpoints of a finished training that only a signal asked for, and returns the others."""
+    """Removes the checkpoints of a finished training that only a signal asked for, and returns the others.
+
+    What was measured of them goes too: nothing may choose a checkpoint that is no longer there.
+    """
     for folder in checkpoints(run):
         if (folder / EXTRA).is_file():
-            shutil.rmtree(folder)
+            remove([*(run / "evaluations").glob(f"{folder.name}.*.json"), folder])
     return checkpoints(run)
 
 
@@ -320,14 +350,55 @@ def damaged(path: Path, error: Exception) -> RunError:
 
 
 def code_hash(*names: str) -> str:
-    """Returns a hash of the package's sources: of the modules and folders named, or of all of them."""
+    """Returns a hash of what the package's sources say: of the modules and folders named, or of all of them.
+
+    Comments, docstrings and layout do not count (see `meaning`). Files that are not Python do not count either: a run
+    keeps its own copy of its recipe, and a launcher's file says on which machines it is trained.
+    """
     package = ROOT / "grpo_utils"
     digest = hashlib.sha256()
     for name in names or (".",):
         path = package / name
-        for source in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            digest.update(source.read_bytes())
+        for source in [path] if path.suffix == ".py" else sorted(path.rglob("*.py")):
+            digest.update(f"{source.relative_to(package)}\0{meaning(source.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=256)  # the package's files and a chain's cells, which do not change while they run
+def meaning(source: str) -> str:
+    """Returns the sha256 of a Python text's syntax tree without docstrings, the same for Python 3.11 to 3.13.
+
+    A text that is no Python, such as a cell of a notebook that somebody is still writing, is hashed as it is.
+
+    Example:
+    ```python
+    >>> meaning("total = 1 + 2") == meaning("total = (1 +\\n    2)  # three")
+    True
+    >>> meaning("total = 1 + 2") == meaning("total = 1 + 2.0")
+    False
+
+    ```
+    """
+    try:
+        text = _written_out(ast.parse(source))
+    except (SyntaxError, ValueError):  # the second: a text with a null character
+        text = source
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _written_out(node: Any) -> str:
+    """A syntax tree as text; unlike with `ast.dump`, a field that only newer versions of Python have says nothing."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_written_out, node))}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)  # which characters `repr` escapes depends on Python's table of Unicode
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        fields["body"] = node.body[ast.get_docstring(node, clean=False) is not None :]
+    if isinstance(node, ast.JoinedStr):  # early versions of 3.12 end a nested format with an empty text
+        fields["values"] = [one for one in node.values if not (isinstance(one, ast.Constant) and one.value == "")]
+    known = (f"{name}={_written_out(value)}" for name, value in fields.items() if value is not None and value != [])
+    return f"{type(node).__name__}({','.join(known)})"
 
 
 def manifest(run: Path) -> dict[str, str]:
@@ -338,6 +409,13 @@ def manifest(run: Path) -> dict[str, str]:
 def write_manifest(run: Path) -> None:
     """Writes `manifest.json`: the sha256 of every table and figure of the run."""
     write(run / "manifest.json", json.dumps(manifest(run), indent=2) + "\n")
+
+
+def update_manifest(run: Path, files: Iterable[Path]) -> None:
+    """Writes the sha256 of files that were made again into the manifest of a run, if it has one."""
+    path = run / "manifest.json"
+    if path.is_file():
+        write(path, json.dumps(read_json(path) | _hashes(run, files), indent=2) + "\n")
 
 
 def environment(recipe: Recipe) -> dict[str, Any]:

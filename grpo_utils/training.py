@@ -348,9 +348,11 @@ def main() -> None:
     """Trains the policy of a recipe, or goes on with a run that was stopped."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.training", description=main.__doc__)
     commands.add_arguments(parser)
-    recipe = commands.recipe_of(parser.parse_args())
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # what `launch` gives: where to train
+    arguments = parser.parse_args()
+    recipe = commands.recipe_of(arguments)
     check_before_start(recipe)
-    train(recipe, runs.start(recipe), on_log=Panel())
+    train(recipe, arguments.folder or runs.start(recipe), on_log=Panel())
 
 
 if __name__ == "__main__":

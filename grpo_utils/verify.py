@@ -6,12 +6,15 @@ logs), without its tables and figures, and the sha256 of every table and figure 
 prove that the records are those of this code and data. Of the notebooks that go further, where they were run, 06 trains
 its small policies again; 07 to 09 find their trainings in the copy, and 09 asks its teacher again what it does not
 keep.
-Tables are compared byte for byte. Figures too, where the installed matplotlib is the one that drew them.
+Tables are compared byte for byte. Figures too, where the installed matplotlib is the one that drew them. Notebooks load
+the model: where the recipe's GPU is missing they are not run, and the tables and the figures that `plots` can draw are
+made from the records alone.
 """
 
 import argparse
 import importlib.metadata
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,6 +24,7 @@ from grpo_utils import commands, recipes, reproduce, runs
 from grpo_utils.recipes import Recipe
 
 DERIVED = ("figures", "notebooks", "results.*", "manifest.json", "lock", "from_scratch")
+DRAWN_WITH = re.compile(rb"<dc:title>Matplotlib v([^,]+),")  # in every SVG that it writes
 
 
 def verify(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
@@ -36,7 +40,7 @@ def verify(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
     Raises:
         RunError: the run is not finished, was made with other code or data, or a file differs; the text names them.
     """
-    run = runs.outputs() / recipe.name
+    run = runs.existing(recipe)
     recorded = runs.read_json(runs.need(run / "manifest.json", "05_checkpoint_evaluation"))
     stamps = reproduce.stamps(recipe, parameters)
     done = [path for path, stamp in stamps.items() if reproduce.is_done(run, path, stamp)]
@@ -46,19 +50,30 @@ def verify(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
                 f"{run} has no {path.stem} made with this code, data and settings: run the chain first, or check out "
                 "the commit that its environment.json names."
             )
-    names = comparable(recorded, runs.read_json(run / "environment.json")["packages"].get("matplotlib"))
+    names = comparable(run, recorded)
     require_equal(recorded, runs.manifest(run), names, f"changed in {run} since it was made")
-    require_equal(recorded, _made_again(recipe, run, parameters, done), names, "not what the records give")
+    made = _made_again(recipe, run, parameters, done)
+    if not _has_gpu(recipe):
+        left = names - set(made)
+        print(f"left out, because only notebooks draw them, which need the recipe's GPU: {', '.join(sorted(left))}")
+        names -= left
+    require_equal(recorded, made, names, "not what the records give")
     return sorted(names)
 
 
-def comparable(recorded: dict[str, str], drawn_with: str | None) -> set[str]:
-    """Returns the names in a manifest whose bytes must come out the same: without figures that another version drew."""
-    installed = importlib.metadata.version("matplotlib")
-    if drawn_with == installed:
-        return set(recorded)
-    print(f"figures are left out: matplotlib {drawn_with} drew them, here is {installed}")
-    return {name for name in recorded if not name.startswith("figures/")}
+def comparable(run: Path, recorded: dict[str, str]) -> set[str]:
+    """Returns the names in a manifest whose bytes must come out the same: without figures that another version drew.
+
+    A figure's SVG says which version of matplotlib drew it, and its PNG at the same time.
+    """
+    installed, names = importlib.metadata.version("matplotlib"), set(recorded)
+    for name in recorded:
+        path = (run / name).with_suffix(".svg")
+        found = DRAWN_WITH.search(path.read_bytes()) if path.is_file() else None
+        if found and found[1].decode() != installed:
+            print(f"{name} is left out: matplotlib {found[1].decode()} drew it, here is {installed}")
+            names.remove(name)
+    return names
 
 
 def require_equal(recorded: dict[str, str], found: dict[str, str], names: set[str], trouble: str) -> None:
@@ -72,13 +87,28 @@ def require_equal(recorded: dict[str, str], found: dict[str, str], names: set[st
         raise runs.RunError(f"{', '.join(different)}: {trouble}.")
 
 
+def _has_gpu(recipe: Recipe) -> bool:
+    """Whether this machine has the GPU that the recipe needs, or the recipe needs none."""
+    try:
+        runs.need_gpu(recipe)
+    except runs.RunError:
+        return False
+    return True
+
+
 def _made_again(recipe: Recipe, run: Path, parameters: dict[str, Any], done: list[Path]) -> dict[str, str]:
     """The manifest of a copy of the run whose tables and figures were made again."""
     before = os.environ.get("GRPO_OUTPUTS_DIR")
-    with tempfile.TemporaryDirectory(dir=run.parent, prefix=".verify-") as outputs:
+    with _folder_beside(run) as outputs:
         with runs.alone(run):
             copy = Path(outputs) / run.name
-            shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*DERIVED), copy_function=_copy)
+            _copy(run, copy)
+        if not _has_gpu(recipe):
+            from grpo_utils import plots, results  # they load torch and TRL
+
+            results.write(recipe, copy)
+            plots.draw_all(recipe, copy)
+            return runs.manifest(copy)
         os.environ["GRPO_OUTPUTS_DIR"] = outputs  # for the notebooks' kernels
         try:
             reproduce.reproduce(recipe, parameters, done, forced=False)
@@ -88,9 +118,32 @@ def _made_again(recipe: Recipe, run: Path, parameters: dict[str, Any], done: lis
         return runs.manifest(copy)
 
 
-def _copy(source: str, target: str) -> None:
+def _folder_beside(run: Path) -> "tempfile.TemporaryDirectory[str]":
+    """A folder on the disk of the run, where most of a copy are links."""
+    try:
+        return tempfile.TemporaryDirectory(dir=run.parent, prefix=".verify-")
+    except OSError as error:
+        raise runs.RunError(
+            f"{run.parent} cannot be written ({error.strerror}), and a run is verified on a copy beside it: make it "
+            "writable, or copy the run and name the folder that holds the copy in GRPO_OUTPUTS_DIR."
+        ) from error
+
+
+def _copy(run: Path, copy: Path) -> None:
+    """Copies what a run recorded."""
+    try:
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*DERIVED), copy_function=_link)
+    except shutil.Error as error:  # of every file that could not be copied; one says enough
+        source, _, reason = error.args[0][0]
+        raise runs.RunError(f"{source} cannot be copied to verify the run: {reason}.") from error
+
+
+def _link(source: str, target: str) -> None:
     """Records are only replaced, so a link to them is a copy; a database is written in place."""
-    (shutil.copy2 if source.endswith(".sqlite") else os.link)(source, target)
+    try:
+        (shutil.copy2 if source.endswith(".sqlite") else os.link)(source, target)
+    except OSError:  # a disk without links, a rule against them, or folders that lie on two disks: a copy does as well
+        shutil.copy2(source, target)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from grpo_utils import launch, recipes, runs, training
@@ -69,6 +70,27 @@ def test_two_processes_learn_what_one_learns(tiny_model):
     train_in_two_processes("ddp", two)
     again = load_file(two / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors")
     assert all(torch.equal(tensor, again[name]) for name, tensor in weights[1].items())
+
+
+ONE_PROCESS = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "NO",
+    "mixed_precision": "no",
+    "num_processes": 1,
+    "use_cpu": True,
+}
+
+
+def test_a_launcher_trains_the_recipe_that_it_is_given_into_the_folder_that_it_is_given(tiny_model, tmp_path):
+    """As chapter 9 asks for: a folder within a run, and a recipe that is not the run's."""
+    recipe, run = start("outer", tiny_model, 4)
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(ONE_PROCESS))
+    changes = {"launcher": str(tmp_path / "one.yaml"), "rewards": {"overlong": 1.0, "truncated": 0.5}}
+    checkpoints = training.train(recipe.model_copy(update=changes), run / "inner")
+    assert checkpoints == [run / "inner" / "checkpoints" / f"checkpoint-{step}" for step in (1, 2)]
+    first, *_ = training.read_log(run / "inner" / "training_log.jsonl")
+    assert "rewards/truncated/mean" in first
+    assert not (run / "checkpoints").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")

@@ -43,11 +43,19 @@ def test_a_recipe_for_a_cpu_and_plain_trl_trains_in_this_process(tmp_path):
 
 
 def test_unsloth_gets_a_process_of_its_own_and_several_gpus_get_accelerate(tmp_path):
+    given = ["--recipe", f"{tmp_path}/launched.yaml", "--folder", str(tmp_path)]
     unsloth = launch.command(recipes.load("llama3-8b-mbpp-24gb"), tmp_path)
-    assert unsloth == [sys.executable, "-m", "grpo_utils.unsloth_training", "--recipe", f"{tmp_path}/recipe.yaml"]
+    assert unsloth == [sys.executable, "-m", "grpo_utils.unsloth_training", *given]
     several = launch.command(recipes.load("llama3-8b-mbpp-multi-gpu"), tmp_path) or []
     assert several[several.index("--config_file") + 1] == str(launch.FOLDER / "zero2.yaml")
-    assert several[-3:] == ["grpo_utils.training", "--recipe", f"{tmp_path}/recipe.yaml"]
+    assert several[-5:] == ["grpo_utils.training", *given]
+
+
+@pytest.mark.parametrize("name", ["llama3-8b-mbpp-24gb", "llama3-8b-mbpp-multi-gpu"])
+def test_the_process_that_is_launched_reads_the_very_recipe(name, tmp_path):
+    arm = recipes.load(name, {"rewards.tests": 0.1 + 0.2, "grpo.learning_rate": 1e-7, "name": "an-arm"})
+    launch.command(arm, tmp_path / "arm")
+    assert recipes.load(tmp_path / "arm" / "launched.yaml") == arm
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", launch.LAUNCHED])

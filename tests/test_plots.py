@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from grpo_utils import plots, results, tasks
+from grpo_utils import plots, recipes, results, runs, tasks
 
 PAGES = ("#FFFFFF", "#0D1117", "#131416")  # white, GitHub's dark page, the site's dark page
 # linear RGB as people without one kind of cone see it: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0
@@ -85,6 +85,7 @@ def test_the_figures_of_a_variant_stay_apart_from_those_of_its_recipe(tmp_path, 
     monkeypatch.setattr("sys.argv", shlex.split(make.stdout.splitlines()[-1])[2:])
     monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save(plt.figure(), run, "learning_curve")])
     monkeypatch.chdir(tmp_path)
+    runs.start(recipes.load("cpu-code", {"name": "other"}))
     plots.main()
     assert {path.parent.name for path in tmp_path.glob("figures/*/*")} == {"other"}
 

@@ -90,6 +90,22 @@ def test_results_csv_holds_every_evaluation_in_order(run):
     assert "| strict_format | 1 | 0.375 | 37.5% | 0.750 | 75.0% | +0.375 [" in (run / "results.md").read_text()
 
 
+def test_an_extra_evaluation_leaves_the_tables_as_they_are(run):
+    results.write(RECIPE, run)
+    before = [(run / name).read_bytes() for name in ("results.csv", "results.md")]
+    every = [[completion(True)] * 3] * 4
+    write_record(run, "base", "human-eval", every)
+    for checkpoint, split, shots in (
+        ("checkpoint-4", "test", 1),
+        ("checkpoint-2", "test", 0),
+        ("checkpoint-2", "train", 1),
+    ):
+        write_record(run, checkpoint, split, every, shots=shots)
+    results.write(RECIPE, run)
+    assert [(run / name).read_bytes() for name in ("results.csv", "results.md")] == before
+    assert set(results.load_records(run).split) == {"human-eval", "test", "train", "validation"}
+
+
 def test_the_comparison_tells_the_warm_start_from_grpo(run):
     yes, no = completion(True), completion(False)
     write_record(run, "warm-start", "test", [[no, yes, no], [no, yes, no], [yes, yes, yes], [no, no, no]])

@@ -1,0 +1,264 @@
+"""The folder of a run: what counts as the same code, who may read it without a GPU, and where things are looked for."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from grpo_utils import recipes, reproduce, runs
+from grpo_utils.runs import RunError
+from grpo_utils.tasks import ROOT
+
+SMOKE = recipes.load("smoke-code")
+
+# ------------------------------------------------------------------------------------------------- meaning, not bytes
+
+SOURCE = '''"""A module."""
+
+import math
+
+
+class Circle:
+    """A circle."""
+
+    def area(self, radius):
+        """Returns the area."""
+        return math.pi * radius**2  # by Archimedes
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("A module.", "The module.", True),
+        ('    """A circle."""\n\n', "", True),
+        ("Returns the area.", "Returns teh area.", True),
+        ("  # by Archimedes", "", True),
+        ("math.pi * radius**2", "(math.pi\n            * radius ** 2)", True),
+        ("radius**2", "radius**3", False),
+        ("radius**2", "radius**2.0", False),
+        ("def area", "def content", False),
+        ("import math\n", "import math\n\n'a text'\n", False),  # no docstring: it would be the value of a cell
+    ],
+)
+def test_code_is_the_same_when_only_prose_and_layout_differ(old, new, same):
+    assert SOURCE.replace(old, new) != SOURCE
+    assert (runs.meaning(SOURCE) == runs.meaning(SOURCE.replace(old, new))) == same
+
+
+def test_a_hash_is_the_same_on_every_python_that_the_project_is_for():
+    """A text with what `ast` writes out differently in 3.11, 3.12 and 3.13; all three gave this hash."""
+    source = 'class A: pass\nasync def f(a, *, b=None): return f"{a!r:>{b}}" "c" f"{b=}", {**a}, ..., 1j, b"\\xff"\n'
+    assert runs.meaning(source) == "361d143fa50821f1f592eba2d385a3c9b448d3a95b3cfc516bf2283fb318a692"
+
+
+@pytest.mark.parametrize("text", ["def half(", "x = '\0'", "'\ud800'"])
+def test_a_text_that_is_no_python_is_hashed_as_it_is(text):
+    assert runs.meaning(text) == runs.meaning(text) != runs.meaning(text + " ")
+
+
+def package(folder: Path, monkeypatch) -> Path:
+    """A copy of the package's sources, which hashes are taken of from now on."""
+    shutil.copytree(ROOT / "grpo_utils", folder / "grpo_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(runs, "ROOT", folder)
+    return folder / "grpo_utils"
+
+
+def test_a_typo_in_a_docstring_is_no_other_code_and_a_changed_number_is(tmp_path, monkeypatch):
+    sources = package(tmp_path, monkeypatch)
+    before = runs.code_hash(), runs.code_hash("rewards", "training.py")
+    module = sources / "rewards" / "code.py"
+    text = module.read_text()
+    module.write_text(text.replace('"""', '"""Oh. ', 1) + "\n# a remark\n")
+    assert (runs.code_hash(), runs.code_hash("rewards", "training.py")) == before
+    module.write_text(text + "\nMORE = 1\n")
+    changed = runs.code_hash(), runs.code_hash("rewards", "training.py")
+    assert changed[0] != before[0]
+    assert changed[1] != before[1]
+    assert runs.code_hash("policy") == runs.code_hash("policy")
+    module.rename(module.with_name("renamed.py"))
+    assert runs.code_hash("rewards") not in changed
+
+
+def test_a_module_that_is_named_and_missing_is_not_hashed_as_nothing(tmp_path, monkeypatch):
+    package(tmp_path, monkeypatch)
+    with pytest.raises(FileNotFoundError):
+        runs.code_hash("no_such_module.py")
+
+
+def notebook(path: Path, prose: str, *sources: str) -> Path:
+    cells = [nbformat.v4.new_markdown_cell(prose), *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("prose", "sources", "same"),
+    [
+        ("# Title", ["x = 1  # one", "%time y = await x"], True),
+        ("# Tilte", ["x = 1", "%time y = await x"], True),
+        ("# Title", ["x = 2", "%time y = await x"], False),
+        ("# Title", ["x = 1", "%timeit y = await x"], False),
+        ("# Title", ["x = 1", "!ls", "%time y = await x"], False),
+        ("# Title", ["x = 1\n%time y = await x"], False),  # in one cell
+        ("# Title", ["x = (", "%time y = await x"], False),
+        ("# Title", ["x = 1", "\tawait x$\n  y\n"], False),  # no Python for IPython either
+    ],
+)
+def test_a_notebook_s_stamp_is_that_of_its_code(prose, sources, same, tmp_path):
+    first = notebook(tmp_path / "01_a.ipynb", "# Title", "x = 1", "%time y = await x")
+    second = notebook(tmp_path / "01_b.ipynb", prose, *sources)
+    stamps = [reproduce.stamp_of(path, {"RECIPE": "smoke-code"}, "data") for path in (first, second)]
+    assert (stamps[0] == stamps[1]) == same
+
+
+# ------------------------------------------------------------------------------------- reading a run without its GPU
+
+FOR_GPU = recipes.load("smoke-code", {"without_gpu": "cpu-code", "name": "far"})
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def call(module, *arguments: str) -> None:
+    """Runs a command's `main` in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [module.__name__, *arguments])
+        module.main()
+
+
+@pytest.mark.parametrize("name", ["plots", "rollouts", "verify", "export"])
+def test_a_command_that_reads_says_that_there_is_no_run_and_makes_none(name, no_gpu, tmp_path):
+    module = __import__(f"grpo_utils.{name}", fromlist=["main"])
+    with pytest.raises(RunError, match=r"^There is no run 'llama3-8b-mbpp-a100' in .*: make it first .*\.$"):
+        call(module, "--recipe", "llama3-8b-mbpp-a100")
+    assert not runs.outputs().exists()
+
+
+def test_a_run_of_a_gpu_is_read_without_one(no_gpu):
+    with pytest.raises(RunError, match="needs a GPU"):
+        runs.start(FOR_GPU)
+    with pytest.MonkeyPatch.context() as there:
+        there.setattr(torch.cuda, "is_available", lambda: True)
+        run = runs.start(FOR_GPU)
+    assert runs.existing(FOR_GPU) == run
+    (run / "recipe.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        runs.existing(FOR_GPU)
+
+
+# ---------------------------------------------------------------------------------------------------- starting over
+
+
+def test_every_notebook_that_keeps_something_is_one_of_the_chain():
+    assert set(reproduce.KEPT) <= {path.stem for path in reproduce.notebooks()}
+
+
+ADAPTERS = ("warm-start", "checkpoint-2")
+EVALUATED = {f"evaluations/{name}.{split}.1shot.json" for name in ADAPTERS for split in ("validation", "test")}
+RESULTS = {"results.csv", "results.md"}
+TRAINED = {
+    *("checkpoints", "training_log.jsonl", "warm_start_log.jsonl", "rollouts.html", "teacher.sqlite"),
+    *("teacher.sqlite-wal", "teacher", *EVALUATED, *RESULTS),
+    *(f"evaluations/{name}.human-eval.1shot.json" for name in ADAPTERS),
+}
+
+
+def finished(folder: Path) -> Path:
+    """A run's folder with what all notebooks leave in it, and extra evaluations by its user."""
+    for name in (
+        *("recipe.yaml", "environment.json", "lock", "manifest.json", "figures/lengths.svg", "mine.txt"),
+        *(name for name in TRAINED if "." in name),
+        *("checkpoints/made_with.txt", "checkpoints/warm-start/weights", "checkpoints/checkpoint-2/weights"),
+        *(f"evaluations/base.{split}.1shot.json" for split in ("train", "validation", "test", "human-eval")),
+        *("from_scratch/server.py", "reward_hacking/tests/log", "dpo/pairs.jsonl", "teacher/training_log.jsonl"),
+        *(f"notebooks/{path.stem}.stamp" for path in reproduce.notebooks()),
+    ):
+        runs.write(folder / name, "x")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("only", "first", "gone"),
+    [
+        ("01", None, set()),
+        ("02", None, {"evaluations/base.validation.1shot.json", "evaluations/base.test.1shot.json"}),
+        ("03", None, {"evaluations/base.train.1shot.json"}),
+        ("04", None, TRAINED),
+        ("05", None, EVALUATED | RESULTS),
+        (None, "04", TRAINED),
+        ("06", None, {"from_scratch"}),
+        (None, "07", {"reward_hacking", "dpo", "teacher"}),
+    ],
+)
+def test_forced_notebooks_make_again_what_they_made_and_nothing_else(only, first, gone, monkeypatch):
+    run, chosen, executed = finished(runs.outputs() / SMOKE.name), reproduce.choose(only, first), []
+    (run / "recipe.yaml").write_text(SMOKE.to_yaml())
+    monkeypatch.setattr(reproduce, "execute", lambda path, run, parameters: executed.append(contents(run)))
+    before = contents(run)
+    reproduce.reproduce(SMOKE, {}, chosen, forced=True)
+    assert len(executed) == len(chosen)
+    stamps = {f"notebooks/{path.stem}.stamp" for path in reproduce.notebooks() if path.stem >= chosen[0].stem}
+    assert before - executed[0] == gone | stamps
+
+
+def contents(run: Path) -> set[str]:
+    """What is in a run's folder, and in those of its folders that all notebooks share."""
+    found = [*run.iterdir(), *(run / "evaluations").iterdir(), *(run / "notebooks").iterdir()]
+    return {str(path.relative_to(run)) for path in found}
+
+
+def test_what_was_linked_into_a_run_is_not_removed_with_it(tmp_path):
+    run, elsewhere = finished(tmp_path / "run"), tmp_path / "big-disk"
+    (run / "checkpoints").rename(elsewhere)
+    (run / "checkpoints").symlink_to(elsewhere)
+    runs.remove([run / "checkpoints"])
+    assert not (run / "checkpoints").is_symlink()
+    assert (elsewhere / "checkpoint-2" / "weights").is_file()
+
+
+def test_the_records_of_a_checkpoint_that_only_a_signal_asked_for_go_with_it(tmp_path):
+    for step in (2, 3):
+        runs.write(tmp_path / f"checkpoints/checkpoint-{step}/weights", "x")
+        runs.seal(tmp_path / f"checkpoints/checkpoint-{step}")
+        runs.write(tmp_path / f"evaluations/checkpoint-{step}.validation.1shot.json", "{}")
+    (tmp_path / "checkpoints/checkpoint-3" / runs.EXTRA).touch()
+    runs.drop_extra(tmp_path)
+    assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["checkpoint-2.validation.1shot.json"]
+
+
+# ------------------------------------------------------------------------------------------------- where things are
+
+
+def test_a_relative_folder_is_the_same_for_a_command_and_its_notebooks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", "mine")
+    monkeypatch.setenv("GRPO_DATA_DIR", "data")
+    code = "from grpo_utils import runs, tasks\nprint(runs.outputs(), tasks.loading.folders()[0].absolute())"
+    path = notebook(tmp_path / "01_a.ipynb", "# Title", code)
+    runs.outputs().mkdir()
+    reproduce.execute(path, runs.outputs(), {})
+    (printed,) = nbformat.read(runs.outputs() / "notebooks" / path.name, as_version=4).cells[1].outputs
+    assert printed.text == f"{tmp_path / 'mine'} {tmp_path / 'data'}\n"
+    assert runs.outputs() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(("named", "expected"), [("/big/cache", "/big/cache"), ("", "/me/.cache"), ("c", "/me/.cache")])
+def test_the_cache_is_no_folder_of_whoever_happens_to_work_in_it(named, expected, monkeypatch):
+    monkeypatch.setenv("HOME", "/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+    assert runs.cache() == Path(expected) / "grpo_utils"
+
+
+def test_a_named_cache_needs_no_home(monkeypatch):
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/big")
+    assert runs.cache() == Path("/big/grpo_utils")
