@@ -121,7 +121,8 @@ class Sampling(BaseModel):
     `top_k` (Fan et al. 2018, arXiv 1805.04833), `top_p` (Holtzman et al. 2019, arXiv 1904.09751) and `min_p` (Nguyen
     et al. 2024, arXiv 2407.01082) leave out unlikely tokens, `repetition_penalty` (Keskar et al. 2019, arXiv
     1909.05858) makes those less likely that are there already, and `chat_template_kwargs` are for the tokenizer's chat
-    template, such as Qwen3's `enable_thinking`.
+    template, such as Qwen3's `enable_thinking`. GRPO's own log-probabilities stay those of all tokens at the
+    temperature: completions drawn from fewer are slightly off-policy.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -158,17 +159,16 @@ def sampling(grpo: Mapping[str, Any]) -> Sampling:
             raise ValueError(f"grpo.generation_kwargs.{key} is not honoured everywhere: it may hold {', '.join(known)}")
     if grpo.get("vllm_structured_outputs_regex"):
         raise ValueError("grpo.vllm_structured_outputs_regex is not honoured in evaluation: remove it")
-    given = {key: grpo[key] for key in Sampling.model_fields if key in grpo} | more
+    given = {key: grpo[key] for key in Sampling.model_fields if key in grpo}
     try:
-        found = Sampling.model_validate(given)
+        found = Sampling.model_validate({**given, **more})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ValueError(f"grpo.{key} is wrong: {first['msg'].lower()}, not {_short(repr(first['input']))}") from error
-    for key in {"add_generation_prompt", "continue_final_message", "return_dict"} & set(
-        found.chat_template_kwargs or ()
-    ):
-        raise ValueError(f"grpo.chat_template_kwargs.{key} follows from the chat: remove it")
+    for key in ("add_generation_prompt", "continue_final_message", "return_dict", "tokenize"):
+        if key in (found.chat_template_kwargs or {}):
+            raise ValueError(f"grpo.chat_template_kwargs.{key} follows from the chat: remove it")
     return found
 
 

@@ -238,6 +238,9 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     examples = tasks.examples(recipe, recipe.prompt.shots)
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.messages(task, recipe.prompt, examples) for task in batch]
+    columns: dict[str, Any] = {"prompt": prompts, "completion": answers}
+    if template := recipe.sampling.chat_template_kwargs:
+        columns["chat_template_kwargs"] = [template] * len(batch)
     partial = folder.with_name(f"{runs.WARM_START}.partial")
     if runs.is_main():
         shutil.rmtree(partial, ignore_errors=True)
@@ -248,7 +251,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         model=base.model,
         processing_class=base.tokenizer,
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": prompts, "completion": answers}),
+        train_dataset=Dataset.from_dict(columns),
         peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if runs.is_main() else [],
     )

@@ -115,15 +115,17 @@ def texts(*lengths: int, beginning: int = 0) -> list[str]:
     return [" ".join(map(str, begun + [draw.randrange(5, WORDS) for _ in range(length)])) for length in lengths]
 
 
-def greedy(current: policy.Policy, prompts: list[str], batch_size: int) -> list[list[int]]:
+def greedy(current: policy.Policy, prompts: list[str], batch_size: int, **sampling: Any) -> list[list[int]]:
     settings: Any = {"temperature": 1.0, "max_new_tokens": 20, "batch_size": batch_size}
+    settings["sampling"] = Sampling(**sampling)
     return [one.ids for one in policy.generate(current, prompts, [None] * len(prompts), **settings)]
 
 
-def of_transformers(model: Any, prompt: str) -> list[int]:
+def of_transformers(model: Any, prompt: str, **given: Any) -> list[int]:
     """What transformers alone writes after one prompt alone."""
     inputs = torch.tensor([Numbers()(prompt)["input_ids"]])
     settings: Any = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": [1, 2, 3, 4]}
+    settings |= given
     with torch.inference_mode():
         output = model.generate(inputs, attention_mask=torch.ones_like(inputs), **settings)
     return output[0, inputs.shape[1] :].tolist()
@@ -166,6 +168,15 @@ def test_a_sample_depends_on_its_seed_and_not_on_its_batch(family):
     assert together == apart
     other = policy.generate(current, prompts, [17, None, 18, 19], batch_size=4, **settings)
     assert [one == two for one, two in zip(other, together, strict=True)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_repetition_penalty_sees_the_prompt_and_not_its_padding(family):
+    current, prompts = ours(family), texts(*range(1, 15), beginning=WINDOW)
+    expected = [of_transformers(tiny(family), prompt, repetition_penalty=1.5) for prompt in prompts]
+    assert expected != greedy(current, prompts, batch_size=14)
+    assert any(0 in ids for ids in expected), "the token for padding is never written: the comparison shows nothing"
+    assert greedy(current, prompts, batch_size=14, repetition_penalty=1.5) == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import generation, recipes, runs, training
+from grpo_utils import evaluation, generation, policy, recipes, runs, tasks, training
+from grpo_utils.sandbox import Sandbox
 
 STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
 # Answers /health and dies at the first request that matters; its child stands for vLLM's engine.
@@ -161,3 +163,161 @@ with generation.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.
         assert time.monotonic() < limit
         time.sleep(0.05)
     os.killpg(int(killed.stdout), 9)  # its child, which stands for the engine: vLLM's own ends with the server
+
+
+# ---------------------------------------------------------------------------------------------------------- sampling
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:"
+    "{% if enable_thinking is defined and not enable_thinking %} <think></think>{% endif %}{% endif %}"
+)
+
+
+def trainer_of(recipe: recipes.Recipe, run: Path) -> GRPOTrainer:
+    base = policy.load(recipe.model)
+    base.tokenizer.chat_template = TEMPLATE
+    return GRPOTrainer(
+        model=base.model,
+        processing_class=base.tokenizer,
+        args=training.grpo_config(recipe, run),
+        train_dataset=training.training_set(recipe, run),
+        reward_funcs=[lambda completions, **columns: [0.0] * len(completions)],  # type: ignore[arg-type]
+        rollout_func=generation.coupled,  # type: ignore[arg-type]
+    )
+
+
+def evaluated(recipe: recipes.Recipe, trainer: GRPOTrainer, sandbox: Sandbox) -> list[list[str]]:
+    """The greedy text and two sampled ones of two tasks, as `evaluation` gets them of the trainer's model."""
+    current = policy.Policy(trainer.model, trainer.processing_class)
+    batch = tasks.load_split(recipe, "validation")[:2]
+    records = evaluation.evaluate(current, recipe, batch, [], 2, sandbox, "")
+    return [[one["text"] for one in record["completions"]] for record in records]
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"top_k": 1}}]
+)
+def test_what_leaves_one_token_makes_training_and_evaluation_greedy(given, tiny_model, tmp_path, sandbox):
+    recipe = load("one", tiny_model, **given)
+    trainer = trainer_of(recipe, tmp_path)
+    chats = [row["prompt"] for row in trainer.train_dataset.select(range(2))] * 2  # type: ignore[union-attr]
+    sampled = generation.coupled(chats, trainer)["completion_ids"]
+    current = policy.Policy(trainer.model, trainer.processing_class)
+    settings: Any = {"temperature": 1.0, "max_new_tokens": 24, "batch_size": 4}
+    greedy = [one.ids for one in policy.generate(current, chats, [None] * 4, **settings)]
+    assert (sampled == greedy) == bool(given)
+    assert all(len(set(texts)) == 1 for texts in evaluated(recipe, trainer, sandbox)) == bool(given)
+
+
+def test_a_repetition_penalty_holds_in_training_and_evaluation(tiny_model, tmp_path, sandbox):
+    recipe = load("one", tiny_model, repetition_penalty=1e6)
+    trainer = trainer_of(recipe, tmp_path)
+    chats = [row["prompt"] for row in trainer.train_dataset.select(range(4))]  # type: ignore[union-attr]
+    written = generation.coupled(chats, trainer)
+    for prompt, ids in zip(written["prompt_ids"] or [], written["completion_ids"] or [], strict=True):
+        assert len({*prompt, *ids}) == len(set(prompt)) + len(ids)
+    assert evaluated(recipe, trainer, sandbox) != evaluated(load("one", tiny_model), trainer, sandbox)
+
+
+@pytest.mark.parametrize("template", [None, {"enable_thinking": False}])
+def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_model, tmp_path, sandbox, monkeypatch):
+    recipe = load("one", tiny_model, chat_template_kwargs=template)
+    trainer: Any = trainer_of(recipe, tmp_path)
+    task = tasks.load_split(recipe, "train")[0]
+    chat = tasks.messages(task, recipe.prompt, [])
+    ids, _, _ = trainer._tokenize_prompts([chat])
+    assert trainer.processing_class.decode(ids[0]).endswith("<think></think>") == bool(template)
+    asked = []
+    monkeypatch.setattr(policy.decoding, "_sampled", lambda current, tokens: policy.Sampled("", tokens, True))
+    monkeypatch.setattr(
+        policy.decoding, "_generate_batch", lambda current, rows, *rest: asked.append(rows) or [[0]] * len(rows)
+    )
+    assert generation.coupled([chat], trainer)["prompt_ids"] == ids
+    current = policy.Policy(trainer.model, trainer.processing_class)
+    evaluation.evaluate(current, recipe, [task], [], 0, sandbox, "")
+    assert asked == [ids, ids]
+
+
+def test_a_warm_start_asks_with_the_same_prompts_too(tiny_model, tmp_path, monkeypatch):
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(trainer: Any) -> None:
+        seen.append(trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"]))
+        raise Stop
+
+    monkeypatch.setattr(training.SFTTrainer, "train", stop)
+    overrides: Any = {
+        "warm_start": {"max_steps": 1, "per_device_train_batch_size": 1},
+        "lora.layers_to_transform": None,
+    }
+    overrides |= {"model": {"name": str(tiny_model), "dtype": "float32"}}
+    overrides["grpo.chat_template_kwargs"] = {"greeting": "ahoy"}
+    tokenizer = policy.load_tokenizer(recipes.load("smoke-code", overrides).model)
+    tokenizer.chat_template = "{{ greeting }}" + TEMPLATE
+    monkeypatch.setattr(policy.loading, "load_tokenizer", lambda model: tokenizer)
+    recipe = recipes.load("smoke-code", overrides)
+    with pytest.raises(Stop):
+        training.warm_start(recipe, runs.start(recipe))
+    assert seen[0].startswith("ahoy")
+
+
+def test_a_record_with_other_sampling_is_made_again(tiny_model):
+    plain, neutral, cut = (load("one", tiny_model, **given) for given in ({}, {"top_p": 1.0}, {"top_p": 0.9}))
+    headers = [evaluation.header(recipe, [], None) for recipe in (plain, neutral, cut)]
+    assert headers[0] == headers[1]
+    assert headers[0]["sampling"] == {}
+    assert headers[2]["sampling"] == {"top_p": 0.9}
+
+
+def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, monkeypatch):
+    given: Any = {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "generation_kwargs": {"repetition_penalty": 1.1}}
+    recipe = load("one", tiny_model, **given)
+    trainer: Any = SimpleNamespace(args=training.grpo_config(recipe, tmp_path))
+    server, sent = generation.VllmServer(recipe, tmp_path / "log", trainer), []
+    server.adapter = "step-0"
+    monkeypatch.setattr(server, "_post", lambda path, **body: sent.append(body) or '{"choices": []}')
+    server._complete([1, 2], 2, 0)
+    assert {key: sent[0][key] for key in ("top_k", "top_p", "min_p", "repetition_penalty")} == {
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+    }
+
+
+@pytest.mark.parametrize("ends", [None, 7, [7, 8]])
+def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_path, monkeypatch):
+    load_model = policy.load
+
+    def load_with_ends(model: Any) -> policy.Policy:
+        base = load_model(model)
+        base.model.generation_config.eos_token_id = ends
+        return base
+
+    monkeypatch.setattr(policy, "load", load_with_ends)
+    trainer: Any = trainer_of(load("one", tiny_model), tmp_path)
+    current = policy.Policy(trainer.model, trainer.processing_class)
+    assert set(policy.decoding._end_ids(current)) == set(trainer.eos_token_ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"top_p": 1.5}, r"grpo\.top_p is wrong: input should be less than or equal to 1, not 1\.5"),
+        ({"top_k": -1}, r"grpo\.top_k is wrong"),
+        ({"min_p": "x"}, r"grpo\.min_p is wrong"),
+        ({"repetition_penalty": 0.0}, r"grpo\.repetition_penalty is wrong"),
+        ({"chat_template_kwargs": "no"}, r"grpo\.chat_template_kwargs is wrong"),
+        ({"chat_template_kwargs": {"tokenize": False}}, r"grpo\.chat_template_kwargs\.tokenize follows from the chat"),
+        ({"generation_kwargs": {"num_beams": 4}}, r"generation_kwargs\.num_beams is not honoured everywhere: .* top_k"),
+        ({"generation_kwargs": "top_k"}, r"grpo\.generation_kwargs must be keys and values"),
+        ({"vllm_structured_outputs_regex": "a*"}, r"vllm_structured_outputs_regex is not honoured in evaluation"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(given, message, tiny_model):
+    with pytest.raises(recipes.RecipeError, match=message):
+        load("one", tiny_model, **given)

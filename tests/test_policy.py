@@ -2,19 +2,21 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from grpo_utils import policy, recipes, tasks
 from grpo_utils.policy import decoding
-from grpo_utils.recipes import Model
+from grpo_utils.recipes import Model, Sampling
 
 RECIPE = recipes.load("smoke-code")
 CHATS = [tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE, 1)) for task in tasks.load("starter", "train")[:5]]
-SETTINGS = {"temperature": 0.8, "max_new_tokens": 12}
+SETTINGS: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 12}
+NOTHING = torch.zeros(1, 0, dtype=torch.long)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,16 @@ def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
     assert [one.text for one in other] != [one.text for one in together]
 
 
+def test_prompts_of_one_token_and_of_two_share_a_batch(loaded):
+    prompts = ["The", "The sum", "Two"]
+    assert [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, prompts)] == [1, 2, 1]
+    together = policy.generate(loaded, prompts, [None] * 3, batch_size=3, **SETTINGS)
+    assert [one.ids for one in together] == [
+        policy.generate(loaded, [prompt], [None], batch_size=1, **SETTINGS)[0].ids for prompt in prompts
+    ]
+    assert all(len(one.ids) > 1 for one in together)
+
+
 def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
     question = [{"role": "user", "content": "Say hi."}]
     for limit in (2, 60):
@@ -98,6 +110,22 @@ def test_samples_follow_the_distribution_at_the_temperature():
     drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
     shares = torch.bincount(drawn, minlength=4) / 4000
     assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.2}, {"top_k": 4, "top_p": 0.95, "min_p": 0.1}, {}],
+)
+def test_samples_follow_the_distribution_that_transformers_cuts(given, loaded):
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 1.5, 0.4]]).repeat(4000, 1)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(4000)]
+    sampler = decoding._SampleByRow(0.8, generators, Sampling(**given))
+    shares = torch.bincount(sampler(NOTHING, logits).argmax(-1), minlength=6) / 4000  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 0, "top_p": 1.0} | given
+    theirs = loaded.model._get_logits_processor(GenerationConfig(**settings), input_ids_seq_length=1, device="cpu")
+    expected = torch.softmax(theirs(NOTHING, logits[:1]), -1)[0]
+    assert torch.equal(shares == 0, expected == 0)
+    assert torch.allclose(shares, expected, atol=0.03)
 
 
 def test_an_adapter_changes_the_policy_only_while_it_is_switched_in(loaded, tmp_path):

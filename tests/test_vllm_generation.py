@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig
 
 from grpo_utils import policy, vllm_generation
 from grpo_utils.policy import ModelError, Sampled
-from grpo_utils.recipes import Model
+from grpo_utils.recipes import Model, Sampling
 
 SETTINGS: dict[str, Any] = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
 
@@ -51,6 +52,26 @@ def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model
     sampling = [one for _, batch, _ in engine.asked for one in batch]
     assert [(one.temperature, one.seed) for one in sampling] == [(0.0, None), (0.7, 5), (0.7, 6)]
     assert found == [Sampled("1", ids[-1:], True) for ids in policy.prompt_ids(served.tokenizer, prompts)]
+
+
+def test_the_engine_is_asked_with_the_recipes_sampling(engine, tiny_model):
+    served = vllm_generation.load(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    served.tokenizer.chat_template = "{{ messages[0].content }}{{ more }}"
+    sampling = Sampling(top_k=20, min_p=0.1, repetition_penalty=1.2, chat_template_kwargs={"more": " b"})
+    chat = [{"role": "user", "content": "a"}]
+    vllm_generation.generate(served, [chat], [5], sampling=sampling, **SETTINGS)
+    vllm_generation.generate(served, ["a b"], [5], **SETTINGS)
+    (asked, (one,), _), (plain, (neutral,), _) = engine.asked
+    assert asked == plain
+    assert (one.top_k, one.top_p, one.min_p, one.repetition_penalty) == (20, 1.0, 0.1, 1.2)
+    assert (neutral.top_k, neutral.top_p, neutral.min_p, neutral.repetition_penalty) == (0, 1.0, 0.0, 1.0)
+
+
+def test_a_model_without_a_limit_of_positions_has_that_of_the_engine(engine, tmp_path):
+    policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct")).save_pretrained(tmp_path)
+    AutoConfig.for_model("bloom").save_pretrained(tmp_path)
+    vllm_generation.load(Model(name=str(tmp_path)), rank=4)
+    assert engine.loaded[1]["max_model_len"] == vllm_generation.LONGEST
 
 
 def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tiny_model, tmp_path):

@@ -197,7 +197,8 @@ class _Prefix:
         places = torch.arange(self.cache.get_seq_length(), device=gaps.device).expand(len(gaps), -1)
         if self.is_windowed:  # moved to the right, and cut off there; what is left of it is masked
             places = (places - gaps[:, None]).clamp(min=0)
-        pairs = [(layer.keys[0], layer.values[0]) for layer in self.cache.layers]
+        layers: list[Any] = self.cache.layers
+        pairs = [(layer.keys[0], layer.values[0]) for layer in layers]
         return DynamicCache([tuple(one[:, places].transpose(0, 1) for one in pair) for pair in pairs])
 
 
