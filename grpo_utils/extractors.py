@@ -4,23 +4,48 @@ Everything here takes time linear in the length of the text: a completion is hos
 string, and nothing judges whether an answer is right; that is what `rewards` and `sandbox` do.
 """
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 FENCE = "```"
+FENCES = re.compile(r"`{3,}|^ {0,3}~{3,}", re.MULTILINE)
+LANGUAGE = re.compile(  # on a line of its own, where it may be missing, or before code on the same line
+    r"[ \t]*(?:(?:i?python|py)(?: ?\d[\d.]*)?)?[ \t\r]*\n|[ \t]*(?:i?python|py)\d*[ \t]+(?=[\w@({\[\"'#])",
+    re.IGNORECASE | re.ASCII,
+)
 CANDIDATES = 8  # a completion with more programs than that is noise, and each one costs a run
 BARE_CODE = re.compile(r"\n(?=[acdfi@])(?:(?:async )?def |class |import |from |@\w)")
 BOXED = "\\boxed{"
-LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
+SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
+PLAIN_DIGITS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
+SPACE = re.compile(r"\\[,;: ]|[~\u00a0\u2009\u202f]")  # what may stand between groups of three digits
+GROUPED = re.compile(
+    r"""(?<![\d.])(?:
+        (?P<by_commas> \d{1,3} (?: (?:,\d{3})+ | (?:['\u2019_]\d{3})+ ) (?!\d) )
+        # grouped by spaces or points: the decimals may follow a comma, and of points alone there must be two
+        | (?<!\d[ ,]) [1-9]\d{0,2} (?:[ ]\d{3})+ (?![\d/]) (?: ,\d+ (?![\d,]) )?
+        | [1-9]\d{0,2} (?:\.\d{3})+ ,\d+ (?![\d,])
+        | [1-9]\d{0,2} (?:\.\d{3}){2,} (?!\.?\d)
+    )""",
+    re.ASCII | re.VERBOSE,
+)
+TIMES_TEN = re.compile(r"(?<=\d) ?(?:[x*\u00d7\u00b7]|\\times|\\cdot) ?10\^(?:\{(-?\d+)\}|(-?\d+))", re.ASCII)
+MIXED = re.compile(r"(?<=\d) ?(?=\\[cdt]?frac)", re.ASCII)
+FRACTION = re.compile(r"\\[cdt]?frac ?(?:\{(-?[\d.]+)\}|(\d)) ?(?:\{(-?[\d.]+)\}|(\d))", re.ASCII)
 NUMBER = re.compile(
-    r"(?P<minus>(?<![\w.)\]}])[-\u2212])?\\?\$?"  # a sign, but not the minus of "10-7"; a dollar sign
-    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-    r"(?:[eE](?P<exponent>[+-]?\d+))?(?:/(?P<divisor>\d+))?",
+    r"\^\{?[-\u2212]?\d+"  # the exponent of a unit or a variable is no number by itself
+    r"|(?P<minus>(?<![\w.)\]}])[-\u2212])?\\?\$?"  # a sign, but not the minus of "10-7"; a dollar sign
+    r"(?:(?<!\d:)(?P<whole>\d+) (?=\d+/\d))?"  # 3 1/2, but not 16:30 1/2
+    r"(?P<digits>\d+(?:\.\d+)*|(?<![\w.])\.\d+)"  # also those of 1.2.3, which is none
+    r"(?:\^(?:\{(?P<braced>-?\d+)\}|(?P<power>-?\d+)))?"
+    r"(?:[eE](?P<exponent>[+-]?\d+))?(?:/(?P<divisor>-?\d+(?:\.\d+)?))?",
     re.ASCII,
 )
 DIGIT = re.compile(r"[0-9]")
 WINDOW = 200  # characters that are searched for a number; no honest one is longer
+BEHIND = 10  # characters behind the last digit that may belong to its number: braces, an exponent in small digits
 
 
 def extract_tag(text: str, tag: str) -> str | None:
@@ -53,6 +78,8 @@ def extract_tag(text: str, tag: str) -> str | None:
 def extract_fenced(text: str) -> str | None:
     """Returns the body of the first Markdown code fence, or None without one. A fence left open runs to the end.
 
+    A fence is of three or more backticks or, at the start of a line, tildes. A language that is Python's is left out.
+
     Example:
     ```python
     >>> extract_fenced("Here it is: ```python\\nx = 1\\n``` Done.")
@@ -60,15 +87,19 @@ def extract_fenced(text: str) -> str | None:
 
     ```
     """
-    _, opened, rest = text.partition(FENCE)
-    return _without_language(rest.partition(FENCE)[0]) if opened else None
+    return next(_fenced(text), None)
 
 
-def _without_language(fenced: str) -> str:
-    """The body of a fence; its first line is the language if it names one that is Python's, or is empty."""
-    language, newline, body = fenced.partition("\n")
-    is_language = newline and language.strip().lower() in ("", "python", "py", "python3")
-    return (body if is_language else fenced).strip("\n")
+def _fenced(text: str) -> Iterator[str]:
+    """The bodies of all fences. The mark that opens one closes it; where that is missing, its first three do."""
+    end = 0
+    while opening := FENCES.search(text, end):
+        mark = opening.group().strip()
+        found = [(text.find(one, opening.end()), len(one)) for one in (mark, mark[:3])]
+        stop, length = next((pair for pair in found if pair[0] >= 0), (len(text), 0))
+        body = text[opening.end() : stop]
+        yield body[language.end() if (language := LANGUAGE.match(body)) else 0 :].strip("\n")
+        end = stop + length
 
 
 def extract_code(text: str, tag: str) -> str | None:
@@ -123,10 +154,10 @@ def extract_candidates(text: str, tag: str) -> list[str]:
 
     ```
     """
-    fences = [_without_language(part) for part in text.split(FENCE, 2 * CANDIDATES)[1::2]]
+    fences = list(itertools.islice(_fenced(text), CANDIDATES))
     sections = [part.partition(f"</{tag}>")[0].strip() for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
     bare = BARE_CODE.search(f"\n{text}")
-    found = [*fences, "\n".join(fences), *sections, text[bare.start() :].partition(FENCE)[0] if bare else ""]
+    found = [*fences, "\n".join(fences), *sections, FENCES.split(text[bare.start() :], 1)[0] if bare else ""]
     return [part for part in dict.fromkeys(found) if part.strip()][:CANDIDATES]
 
 
@@ -135,12 +166,16 @@ def extract_final_number(text: str) -> Fraction | None:
 
     The last `\\boxed{}` with a number in it counts, else the last number of the text. A currency sign, thousands
     separators, a percent sign, units and a full stop do not matter: 96% is 96, as the answers of GSM8K want it.
-    A number of more than 100 characters or an exponent beyond 99 is none.
+    Thousands may be grouped by commas, spaces (also LaTeX's `{,}` and `\\,`) or points. What is written like a number
+    and is none, as 1/0 and the version 1.2.3, is None, as is a number of more than 100 characters or with an exponent
+    beyond 99.
 
     Example:
     ```python
     >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "-3/4", "72 units", "1e3", "It is 42.")]
     ['2469/2', '96', '-3/4', '72', '1000', '42']
+    >>> [str(extract_final_number(text)) for text in ("10 000", "1.000,50", "3 1/2", "2 x 10^3", "12 cm^2", "1.2.3")]
+    ['10000', '2001/2', '7/2', '2000', '12', 'None']
     >>> extract_final_number("so $x = \\\\boxed{\\\\frac{1}{2}}$, see page 7")
     Fraction(1, 2)
 
@@ -156,8 +191,8 @@ def extract_final_number(text: str) -> Fraction | None:
     backwards = DIGIT.search(text[::-1])
     if backwards is None:
         return None
-    end = len(text) - backwards.start() + 1  # one character more: the brace that closes \frac{1}{2}
-    return _last_number(text[max(0, end - WINDOW) : end])
+    end = len(text) - backwards.start()
+    return _last_number(text[max(0, end - WINDOW) : end + BEHIND])
 
 
 def _braced(text: str) -> str:
@@ -171,16 +206,61 @@ def _braced(text: str) -> str:
 
 
 def _last_number(window: str) -> Fraction | None:
-    found = list(NUMBER.finditer(LATEX_FRACTION.sub(r"\1/\2", window)))
+    found = [number for number in NUMBER.finditer(_plain(window)) if number["digits"]]
     return _value(found[-1]) if found else None
 
 
+def _plain(text: str) -> str:
+    """A text with each of its numbers written in the one way that `NUMBER` reads."""
+    text = SUPERSCRIPT.sub(lambda small: f"^{small.group().translate(PLAIN_DIGITS)}", text)
+    text = SPACE.sub(" ", text.replace("{,}", ",").replace("\\!", ""))
+    text = GROUPED.sub(_ungrouped, text)
+    text = TIMES_TEN.sub(r"e\1\2", text)
+    return FRACTION.sub(r"\1\2/\3\4", MIXED.sub(" ", text))
+
+
+def _ungrouped(number: re.Match[str]) -> str:
+    if number["by_commas"]:
+        return re.sub(r"\D", "", number.group())
+    digits, comma, decimals = number.group().partition(",")
+    return re.sub(r"\D", "", digits) + (f".{decimals}" if comma else "")
+
+
 def _value(number: re.Match[str]) -> Fraction | None:
-    minus, digits, exponent, divisor = number.group("minus", "digits", "exponent", "divisor")
-    if len(number.group()) > WINDOW // 2 or abs(int(exponent or 0)) > 99 or int(divisor or 1) == 0:
+    minus, whole, digits, braced, power, exponent, divisor = number.groups()
+    if len(number.group()) > WINDOW // 2 or digits.count(".") > 1:
         return None
-    value = Fraction(digits.replace(",", "")) * Fraction(10) ** int(exponent or 0) / int(divisor or 1)
+    value, to, ten = Fraction(digits), int(braced or power or 1), int(exponent or 0)
+    if abs(ten) > 99 or len(digits) * abs(to) > WINDOW:
+        return None
+    try:
+        if to != 1:
+            value **= to
+        if ten:
+            value *= Fraction(10) ** ten
+        if divisor:
+            value /= Fraction(divisor)
+    except ZeroDivisionError:  # 1/0, 0^-1
+        return None
+    if whole and value < 1:  # else the number before it is one by itself
+        value += int(whole)
     return -value if minus else value
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is one number and nothing else, but for white space, a currency and a percent sign around it.
+
+    Example:
+    ```python
+    >>> [is_number(text) for text in (" $1,234.50", "96%", "6 * 7", "42 eggs", "1/0")]
+    [True, True, False, False, False]
+
+    ```
+    """
+    if len(text) > WINDOW:
+        return False
+    number = NUMBER.fullmatch(_plain(text.strip().removesuffix("%").removesuffix("\\")))
+    return number is not None and number["digits"] is not None and _value(number) is not None
 
 
 def extract_numbers(text: str) -> list[Fraction]:
@@ -193,7 +273,7 @@ def extract_numbers(text: str) -> list[Fraction]:
 
     ```
     """
-    values = map(_value, NUMBER.finditer(LATEX_FRACTION.sub(r"\1/\2", text)))
+    values = (_value(number) for number in NUMBER.finditer(_plain(text)) if number["digits"])
     return list(dict.fromkeys(value for value in values if value is not None))[-1000:]
 
 

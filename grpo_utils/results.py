@@ -234,7 +234,8 @@ def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) ->
     owners = {task.task_id: task for task in tasks.load_split(recipe, "test")}
     columns = tasks.columns([owners[task_id] for task_id in kept.task_id])
     columns |= {"prompts": kept.task_id.astype(str).tolist(), "completion_ids": [[0] * n for n in kept.tokens]}
-    functions, weights = rewards.of_recipe(recipe, stop_on_fault=True)
+    limit = recipe.evaluation.max_new_tokens  # under which these completions were written
+    functions, weights = rewards.of_recipe(recipe, stop_on_fault=True, max_completion_length=limit)
     paid = pd.DataFrame({one.__name__: one(kept.text.tolist(), **columns) for one in functions}, dtype=float)
     paid[TOTAL] = paid.fillna(0.0) @ weights  # as TRL adds them up
     return paid.groupby(kept.task_id.to_numpy()).mean()

@@ -147,7 +147,21 @@ def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
         "log_completions": True,
         "num_completions_to_print": 0,
     }
-    return GRPOConfig(**_common(recipe, run) | settings | recipe.grpo)
+    config = GRPOConfig(**_common(recipe, run) | settings | recipe.grpo)
+    _refuse_divided_groups(recipe, config)
+    return config
+
+
+def _refuse_divided_groups(recipe: Recipe, config: GRPOConfig) -> None:
+    """TRL asks each process for the rewards of its own completions, and may give it a part of a group."""
+    comparing = [name for name in ("length_penalty", "teacher") if name in recipe.weights]
+    held = config.per_device_train_batch_size * (config.steps_per_generation or 1)
+    if comparing and config.world_size > 1 and held % (config.num_generations or 1):
+        raise RecipeError(
+            f"{comparing[0]!r} looks at a group of {config.num_generations} completions as a whole, and each of "
+            f"{config.world_size} processes holds {held}: make grpo.per_device_train_batch_size times "
+            "gradient_accumulation_steps a multiple of grpo.num_generations."
+        )
 
 
 def sft_config(recipe: Recipe, run: Path) -> SFTConfig:

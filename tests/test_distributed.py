@@ -93,6 +93,20 @@ def test_a_launcher_trains_the_recipe_that_it_is_given_into_the_folder_that_it_i
     assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "per_device", "fits"), [("length_penalty", 3, False), ("length_penalty", 4, True), ("overlong", 3, True)]
+)
+def test_a_reward_that_compares_a_group_needs_it_in_one_process(name, per_device, fits, monkeypatch):
+    monkeypatch.setattr(training.GRPOConfig, "world_size", 2)
+    sizes = {"grpo.per_device_train_batch_size": per_device, "grpo.num_generations": 2}
+    recipe = recipes.load("smoke-code", {"rewards": {name: 1.0}, **sizes})
+    if fits:
+        assert training.grpo_config(recipe, Path("unused")).num_generations == 2
+    else:
+        with pytest.raises(recipes.RecipeError, match=r"'length_penalty' looks at a group of 2 .* 2 processes holds 3"):
+            training.grpo_config(recipe, Path("unused"))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed comes with the GPU profile only")
 def test_deepspeed_zero_2_takes_two_steps(tiny_model):
     _, run = start("zero", tiny_model, 4, "adamw_torch")

@@ -25,7 +25,7 @@ NOTEBOOK = tasks.ROOT / "notebooks" / "08_dpo_after_grpo.ipynb"
 LIMIT = 96  # tokens of a completion: the answers below are shorter, but for the one that shall count as cut off
 
 
-def prompts_of(recipe: recipes.Recipe, run: Path) -> dict[int, str]:
+def prompts_of(recipe: recipes.Recipe, run: Path) -> dict[int | str, str]:
     """The prompt of every practised task as TRL stores it."""
     practice, tokenizer = training.training_set(recipe, run), policy.load_tokenizer(recipe.model)
     ids = policy.prompt_ids(tokenizer, list(practice["prompt"]))

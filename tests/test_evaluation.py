@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_utils import evaluation, identity, recipes, results, runs
+from grpo_utils import evaluation, identity, recipes, results, rewards, runs, tasks
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
-from grpo_utils.sandbox import Verdict
-from grpo_utils.tasks import ROOT, CodeTask, loading
+from grpo_utils.sandbox import Check, Verdict
+from grpo_utils.tasks import ROOT, CodeTask, MathsTask, loading
 
 PROMPT = recipes.load("smoke-code").prompt
 TASK = CodeTask(
@@ -66,6 +66,87 @@ def test_where_the_prompt_shows_no_assert_none_is_passed_or_failed(sandbox):
     hidden = CodeTask(task_id=1, text="Add.", code=RIGHT, test_list=[], challenge_test_list=TASK.test_list)
     (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], PROMPT, sandbox)
     assert (scores["strict"], scores["visible"]) == (True, None)
+
+
+# ------------------------------------------------------------------------- evaluation and rewards mean the same
+
+TESTS = st.sampled_from(
+    [
+        *(f"assert f({n}) == {n + 1}" for n in range(3)),
+        "assert f(K) == K + 1",  # K is of the setup
+        "assert f(0) == 1\nassert f(4) == 5",
+        "assert f(1) == 2; assert f(2) == 3",
+        "x = f(3)\nassert x == 4\nassert x != 3",
+        "f(5)\nassert f(1) == 2",
+        "for n in range(3):\n    assert f(n) == n + 1",
+        "def check(g):\n    assert g(1) == 2\n    assert g(2) == 3\ncheck(f)",
+        "f(6)",
+    ]
+)
+PROGRAMS = st.sampled_from(
+    [
+        "def f(n): return n + ONE",  # ONE is of the prelude
+        "def f(n): return n + 1",
+        "def f(n): return n",
+        *(f"def f(n): return n + 1 if n < {k} else 0" for k in range(1, 5)),
+        *(f"def f(n): return n + 1 if n != {k} else 1 / 0" for k in range(7)),
+        "def f(n): return",
+        "def f(n) return n + 1",
+        "import os\nos._exit(0)",
+        "",
+    ]
+)
+WAYS = st.sampled_from(["<answer>{}</answer>", "<answer>\n```python\n{}\n```\n</answer>", "```python\n{}\n```", "{}"])
+
+
+@st.composite
+def code_tasks(draw):
+    """A task as a file has it, its strings split, or as a program makes it, its strings whole."""
+    tests = draw(st.lists(TESTS, min_size=1, max_size=3).filter(lambda tests: tests != ["f(6)"] * len(tests)))
+    row = {"task_id": 1, "text": "Add 1.", "code": "def f(n): return n + 1", "test_list": tests}
+    row |= {"challenge_test_list": draw(st.lists(TESTS, max_size=2)), "test_setup_code": "K = 7"}
+    row["prelude"] = draw(st.sampled_from(["", "ONE = 1", "ONE = 1\n"]))
+    return CodeTask.from_row(row, "here") if draw(st.booleans()) else CodeTask(**row)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_rewards_for_programs_pay_exactly_where_evaluation_says_so(sandbox, data):
+    owners = data.draw(st.lists(code_tasks(), min_size=1, max_size=3))
+    owners = [task for task in owners for _ in range(3)]
+    texts = [data.draw(WAYS).format(data.draw(PROGRAMS)) for _ in owners]
+    visible_asserts = data.draw(st.integers(0, 6))
+    prompt = PROMPT.model_copy(update={"visible_asserts": visible_asserts})
+    judged = evaluation.judge(owners, texts, prompt, sandbox)
+    names = ("tests", "visible_tests", "hidden_tests")
+    functions, _ = rewards.build(dict.fromkeys(names, 1.0), tags=prompt.tags, visible_asserts=visible_asserts)
+    paid = {one.__name__: one(texts, **tasks.columns(owners)) for one in functions}
+    assert paid["tests"] == [float(scores["strict"]) for scores in judged]
+    assert paid["visible_tests"] == [None if (v := scores["visible"]) is None else float(v) for scores in judged]
+    parts = zip(paid["visible_tests"], paid["hidden_tests"], strict=True)
+    assert [0.0 not in pair for pair in parts] == [scores["strict"] for scores in judged]
+    for task, text, scores in zip(owners, texts, judged, strict=True):  # the shown tests, by themselves
+        _, _, asked = task.question(prompt).partition(":\n")
+        shown = next(tuple(task.test_list[:k]) for k in range(4) if "\n".join(task.test_list[:k]) == asked)
+        assert (scores["visible"] is None) == (not shown)
+        code = task.strict_answer(text, prompt.tags[-1])
+        if shown and code is not None:
+            alone = sandbox.check_many([Check(task.check(code).code, shown, ("f",), task.test_setup_code)])
+            assert scores["visible"] == alone[0].ok
+
+
+NUMBERS = st.sampled_from(
+    ["42", "42.0", "$42", "-42", "1,000", "1 000", r"1{,}000", "1000", "1/2", r"\frac12", "0.5", "x"]
+)
+
+
+@given(st.lists(st.tuples(NUMBERS | st.just(""), WAYS, st.sampled_from([42, 0.5, "1000", "so\n#### 1,000", "-42"]))))
+def test_rewards_for_numbers_pay_exactly_where_evaluation_says_so(rows):
+    owners = [MathsTask.from_row({"task_id": 1, "question": "?", "answer": gold}, "here") for *_, gold in rows]
+    texts = [way.format(number) for number, way, _ in rows]
+    judged = evaluation.judge(owners, texts, PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    golds = [task.answer for task in owners]
+    assert rewards.soft_correctness(texts, answer=golds) == [float(scores["strict"]) for scores in judged]
 
 
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):

@@ -22,6 +22,7 @@ from grpo_utils.extractors import (
     extract_tag,
     extract_xml_answer,
     follows_format,
+    is_number,
 )
 
 CORPUS = json.loads((Path(__file__).parent / "data" / "extractors.json").read_text())
@@ -80,6 +81,15 @@ def test_a_program_written_in_two_fences_is_a_candidate_as_a_whole():
     assert "import math\nx = math.pi" in extract_candidates(text, "answer")
 
 
+@pytest.mark.parametrize(("text", "expected"), CORPUS["fences"])
+def test_a_fence_is_its_code_without_marks_and_language(text, expected):
+    assert extract_fenced(text) == expected
+    if expected:
+        assert extract_code(f"<answer>\nHere:\n{text}\n</answer>", "answer") == expected
+        assert extract_any_code(text, "answer") == expected
+        assert expected in extract_candidates(text, "answer")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -122,6 +132,9 @@ def test_the_gold_answer_of_gsm8k_stands_behind_the_last_hashes(solution, expect
 
 PIECES = ["<answer>", "</answer>", "<answer ", ">", "<", "\\boxed{", "}", "\\frac{1}{2}", "```", "\n", "def f():"]
 PIECES += ["1", ",", ".", "/", "e", "-", "$", "%", "####", "9" * 300]
+PIECES += [" 000", "^", "{,}", "\\,", "x 10^", "⁻²", "\\frac1", "9" * 5000, "````python", "\n~~~"]
+REPEATED = [*PIECES, "1,", "1.", "1/", "1e", "(", " ", "\\boxed{1", "<answer a", "@a\n", "from ", "1 000", "1.000"]
+REPEATED += ["1^", "^{", "\\frac{1", "````"]
 ANY_TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 ONE_TEXT = {
     "extract_tag": lambda text: extract_tag(text, "answer"),
@@ -135,11 +148,12 @@ ONE_TEXT = {
     "extract_xml_answer": extract_xml_answer,
     "extract_final_answer": extract_final_answer,
     "follows_format": lambda text: follows_format(text, TAGS),
+    "is_number": is_number,
 }
 
 
 def test_every_extractor_is_tried_on_hostile_text():
-    public = {name for name, value in vars(extractors).items() if re.match("extract|follows", name) and callable(value)}
+    public = {name for name, value in vars(extractors).items() if re.match("extract|follows|is_", name)}
     assert public == set(ONE_TEXT)
 
 
@@ -149,15 +163,37 @@ def test_no_text_makes_an_extractor_raise(text):
         extract(text)
 
 
-@given(st.integers(-(10**12), 10**12), st.sampled_from(["{}", "${}", "{}%", "It is {}.", "{} units", "\\boxed{{{}}}"]))
+WRITTEN = st.sampled_from(
+    ["{}", "${}", "{}%", "It is {}.", "{} units", "{} m^2", "\\boxed{{{}}}", "${}\\,\\text{{cm}}$"]
+)
+
+
+@given(st.integers(-(10**12), 10**12), WRITTEN)
 def test_an_integer_comes_back_from_any_way_to_write_it(value, way):
     assert extract_final_number(way.format(value)) == value
-    assert extract_final_number(way.format(f"{value:,}")) == value
+    for separator in (",", " ", "{,}", "\\,", "\\ ", "~", ",\\!", "'", "\u2009", "\u202f", "\xa0"):
+        assert extract_final_number(way.format(f"{value:,}".replace(",", separator))) == value
 
 
-@pytest.mark.parametrize(
-    "piece", [*PIECES, "1,", "1.", "1/", "1e", "(", " ", "\\boxed{1", "<answer a", "@a\n", "from "]
-)
+@given(st.integers(-(10**6), 10**6), st.integers(1, 99), st.integers(100, 999), WRITTEN)
+def test_a_fraction_comes_back_from_any_way_to_write_it(whole, part, of, way):
+    value = Fraction(part, of)
+    mixed, sign = abs(whole) + value, "-" if whole < 0 else ""
+    value, mixed = (-value, -mixed) if sign else (value, mixed)
+    for fraction in (f"{part}/{of}", f"\\frac{{{part}}}{{{of}}}", f"\\tfrac{{{part}}}{{{of}}}"):
+        assert extract_final_number(way.format(sign + fraction)) == value
+        assert extract_final_number(way.format(f"{sign}{abs(whole)} {fraction}")) == mixed
+    assert extract_final_number(way.format(f"{sign}{abs(whole)}\\frac{{{part}}}{{{of}}}")) == mixed
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-9, 9), WRITTEN)
+def test_a_power_of_ten_comes_back_from_any_way_to_write_it(value, power, way):
+    small = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    for text in (f"{value}e{power}", f"{value} x 10^{power}", f"{value} \\times 10^{{{power}}}", f"{value}·10{small}"):
+        assert extract_final_number(way.format(text)) == value * Fraction(10) ** power
+
+
+@pytest.mark.parametrize("piece", REPEATED)
 @pytest.mark.parametrize("name", ONE_TEXT)
 def test_a_megabyte_of_hostile_text_neither_raises_nor_hangs(name, piece):
     # anything but linear time would take minutes; benchmarks/rewards.py measures it

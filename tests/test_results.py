@@ -159,6 +159,14 @@ def test_rewards_are_means_over_tasks_beside_their_maximum(run):
     assert table.loc[results.TOTAL, "after"] == pytest.approx(0.375)
 
 
+@pytest.mark.parametrize(("allowed", "paid"), [(2, 0.0), (1, -1.0)])
+def test_rewards_know_under_which_limit_the_completions_were_written(run, allowed, paid):
+    settings = {"grpo.max_completion_length": 3 - allowed, "evaluation.max_new_tokens": allowed}
+    recipe = recipes.load("smoke-code", settings | {"rewards": {"truncated": 1.0}})
+    table = results.reward_table(recipe, results.load_records(run), ("base", 1), ("checkpoint-2", 1))
+    assert table.loc["truncated", ["before", "after"]].tolist() == [paid, paid]  # the completions have one token
+
+
 @pytest.mark.parametrize(
     ("tagged", "anywhere", "verdict", "kind"),
     [

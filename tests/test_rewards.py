@@ -1,6 +1,7 @@
 """Rewards: what each pays, for strings and chats, alone and in a batch; faults, pickling, TRL's expectations."""
 
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -121,6 +122,53 @@ def test_a_missing_column_is_named(name):
 def test_a_gold_answer_without_a_number_is_unknown_as_in_trl():
     assert rewards.soft_correctness([RIGHT], answer=["forty two"]) == [None]
     assert rewards.cosine([RIGHT], max_completion_length=9, answer=["forty two"], completion_ids=[[1]]) == [None]
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_no_reward_raises_on_an_odd_completion(name):
+    said = [None, "", 42, [], [{"type": "text", "text": "<answer>4"}, {"type": "image"}, {"text": "2</answer>"}]]
+    chats = [[], *([{"role": "assistant", "content": content}] for content in said), [{"role": "assistant"}]]
+    columns = {key: [value] * len(chats) for key, value in CORPUS[name]["columns"].items()}
+    (function,), _ = rewards.build({name: 1.0}, **CORPUS[name].get("settings", {}))
+    texts = ["", "", "", "42", "", "<answer>42</answer>", ""]
+    assert rewards.texts(chats) == texts
+    columns["completion_ids"] = [[0] * 3] * len(chats)
+    assert function(chats, **columns) == function(texts, **columns)
+
+
+@pytest.mark.parametrize("name", ["hard_correctness", "soft_correctness", "numeric"])
+def test_a_gold_answer_may_be_a_number_and_without_one_nothing_is_known(name):
+    function = REGISTRY[name].function
+    texts = ["<answer>42</answer>", "<answer>0.1</answer>", "<answer>42</answer>", "<answer>42</answer>", "42"]
+    assert function(texts, answer=[42, 0.1, 43, None, None]) == [1.0, 1.0, 0.0, None, None]
+    texts = ["<answer>42.0</answer>"] * 2
+    assert function(texts, answer=[42.0, math.nan]) == [1.0, 0.0 if name == "hard_correctness" else None]
+
+
+def test_several_asserts_in_a_string_are_shown_together():
+    columns = {"asserts": [["assert inc(1) == 2\nassert inc(2) == 3", "assert inc(3) == 4"]], "setup": [""]}
+    columns |= {"names": [["inc"]]}
+    fitted = ["<answer>def inc(n): return 2 if n == 1 else 4</answer>"]
+    assert (rewards.visible_tests(fitted, **columns), rewards.hidden_tests(fitted, **columns)) == ([0.0], [1.0])
+
+
+def test_where_every_assert_is_shown_hidden_ones_are_unknown_for_no_code_too():
+    columns = {"asserts": [["assert inc(1) == 2"]] * 2, "setup": [""] * 2, "names": [["inc"]] * 2}
+    assert rewards.hidden_tests(["<answer>def inc(n): return n</answer>", "no"], **columns) == [None, None]
+
+
+def test_hidden_asserts_are_known_to_be_there_where_none_was_reached():
+    columns = {"asserts": [["assert inc(1) == 2", "for n in range(3): assert inc(n) == n + 1"]], "setup": [""]}
+    columns |= {"names": [["inc"]]}
+    programs = ["raise ValueError", "def inc(n): return 2", "def inc(n): return n + 1"]
+    assert [rewards.hidden_tests([f"<answer>{code}</answer>"], **columns) for code in programs] == [[0.0], [0.0], [1.0]]
+
+
+def test_a_prelude_stands_before_the_program():
+    columns = {"asserts": [["assert inc(1) == 2"]], "setup": [""], "names": [["inc"]]}
+    program = ["<answer>def inc(n): return n + ONE</answer>"]
+    assert rewards.tests(program, prelude=["ONE = 1"], **columns) == [1.0]
+    assert rewards.tests(program, prelude=[None], **columns) == rewards.tests(program, **columns) == [0.0]
 
 
 def test_lengths_are_compared_within_a_prompt():

@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalSubscript=false
 
 import json
+import math
 import os
 import re
 import runpy
@@ -23,6 +24,7 @@ GOOD = {
     "test_list": ["assert 1"],
 }
 
+OPTIONAL = ("test_setup_code", "challenge_test_list", "prelude", "test_imports", "grade", "prompt")
 WORD_PROBLEM = {"question": "6 * 7?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}
 DATA = os.environ.get("GRPO_DATA_DIR")
 
@@ -38,13 +40,21 @@ def write(folder, lines, name="mine"):
         ("{", r"train\.jsonl, line 2 is not JSON"),
         ("[1]", r"line 2: a task is a JSON object"),
         (json.dumps({key: value for key, value in GOOD.items() if key != "text"}), r"line 2: key 'text' must be there"),
-        (json.dumps(GOOD | {"task_id": "1"}), r"line 2: key 'task_id' must be there and be of type int"),
+        (json.dumps(GOOD | {"task_id": 1.5}), r"line 2: key 'task_id' must be there and be of type int \| str"),
         (json.dumps(GOOD | {"grade": "easy"}), r"line 2: key 'grade' has a value of the wrong type"),
-        (json.dumps(GOOD | {"challenge_test_list": None}), r"line 2: key 'challenge_test_list' has a value"),
+        (json.dumps(GOOD | {"challenge_test_list": "assert 1"}), r"line 2: key 'challenge_test_list' has a value"),
+        (json.dumps(GOOD | {"test_imports": "import re"}), r"line 2: key 'test_imports' has a value"),
         (json.dumps(GOOD), r"two tasks with the same task_id"),
-        ("", r"line 2 is not JSON"),
-        (json.dumps(GOOD | {"prelude": None}), r"line 2: key 'prelude' has a value"),
+        (json.dumps(GOOD | {"task_id": "2"}), r"a task_id that is a number and one that is text"),
+        (json.dumps(GOOD | {"prelude": ["import re"]}), r"line 2: key 'prelude' has a value"),
         (json.dumps(GOOD | {"test_list": []}), r"line 2: task 1 has no tests"),
+        (json.dumps(GOOD | {"test_list": None}), r"line 2: key 'test_list' must be there"),
+        (json.dumps(GOOD | {"test_list": ["add(1, 2)"]}), r"line 2: task 1 has no tests"),
+        (json.dumps(GOOD | {"test_list": ["assert 1", ""]}), r"line 2: the test '' asserts nothing"),
+        (json.dumps(GOOD | {"test_list": ["# assert 1"]}), r"line 2: the test '# assert 1' asserts nothing"),
+        (json.dumps(GOOD | {"test_list": ["add(1, 2) == 3"]}), r"line 2: the test 'add\(1, 2\) == 3' asserts nothing"),
+        (json.dumps(GOOD | {"challenge_test_list": ["assert ("]}), r"line 2: the test 'assert \(' is not Python"),
+        (json.dumps(GOOD | {"test_list": [1]}), r"line 2: a test must be text, not 1"),
         (json.dumps(GOOD | {"code": "def ("}), r"line 2: the reference solution of task 1 is not Python"),
     ],
 )
@@ -53,6 +63,91 @@ def test_a_malformed_line_is_named_with_its_file(line, message, tmp_path, monkey
     write(tmp_path, [json.dumps(GOOD), line])
     with pytest.raises(DataError, match=message):
         tasks.load("mine", "train")
+
+
+PLAIN = [json.dumps(GOOD), json.dumps(GOOD | {"task_id": 2, "text": "Größe \u2028 2."}, ensure_ascii=False)]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "\ufeff" + "\n".join(PLAIN),
+        "\n" + "\n\n  \n".join(PLAIN) + "\n\n\n",
+        "\r\n".join([*PLAIN, "", ""]),
+        "\n".join(json.dumps({**json.loads(line), **dict.fromkeys(OPTIONAL)}) for line in PLAIN),
+    ],
+    ids=["byte order mark", "blank lines", "line ends of Windows", "nulls"],
+)
+def test_a_file_is_read_as_editors_and_tables_write_it(written, tmp_path):
+    (tmp_path / "plain.jsonl").write_text("\n".join(PLAIN), encoding="utf-8")
+    (tmp_path / "written.jsonl").write_bytes(written.encode())
+    assert tasks.read_jsonl(tmp_path / "written.jsonl") == tasks.read_jsonl(tmp_path / "plain.jsonl")
+
+
+def test_a_null_number_is_the_number_of_the_line_and_a_file_without_tasks_is_named(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(["", json.dumps(GOOD | {"task_id": None})]))
+    assert [task.task_id for task in tasks.read_jsonl(path)] == [2]
+    path.write_text("\n\n")
+    with pytest.raises(DataError, match=r"some\.jsonl has no tasks"):
+        tasks.read_jsonl(path)
+
+
+def made(**changes):
+    return tasks.CodeTask.from_row(GOOD | changes, "here")
+
+
+def test_a_task_may_be_named_in_words():
+    assert made(task_id="mbpp/12").task_id == "mbpp/12"
+
+
+def test_a_string_of_several_asserts_becomes_one_test_for_each():
+    both = "  assert add(1, 2) == 3  # small\r\nassert (\n    add('ä;', 'b') == 'ä;b'\n), 'text'; assert add(0, 0) == 0"
+    task = made(test_list=[both, " assert add(2, 2) == 4 # stays"], challenge_test_list=["assert 1\nassert 2"])
+    parts = ["assert add(1, 2) == 3", "assert (\n    add('ä;', 'b') == 'ä;b'\n), 'text'", "assert add(0, 0) == 0"]
+    assert [test.replace("\r", "") for test in task.test_list] == [*parts, " assert add(2, 2) == 4 # stays"]
+    assert task.challenge_test_list == ["assert 1", "assert 2"]
+
+
+MIXED = "x = add(1, 2)\nassert x == 3\nassert x > 2"
+LOOP = "for n in range(9):\n    assert add(n, 0) == n"
+
+
+def test_a_test_with_other_statements_stays_whole_and_its_asserts_count():
+    task = made(test_list=[MIXED, "assert add(2, 2) == 4", LOOP, "assert 1"], challenge_test_list=["assert 2"])
+    assert task.test_list[0] == MIXED
+    assert task.requirements == ["assert x == 3", "assert x > 2", "assert add(2, 2) == 4", LOOP]
+    prompts = [PROMPT.model_copy(update={"visible_asserts": number}) for number in range(5)]
+    assert [task.shown(prompt) for prompt in prompts] == [0, 2, 2, 3, 3]
+    shown = [[test in task.question(prompt) for test in task.test_list] for prompt in prompts]
+    assert shown == [[k > 0, k > 2, False, False] for k in range(5)]
+
+
+def test_names_of_the_sanitized_half_may_stand_beside_the_others():
+    task = made(test_imports=["import math"], test_setup_code="K = 1\n")
+    assert (task.text, task.test_setup_code) == (GOOD["text"], "import math\nK = 1\n")
+    del (row := {**GOOD, "prompt": "Add."})["text"]
+    assert tasks.CodeTask.from_row(row, "here").text == "Add."
+
+
+def test_a_prelude_need_not_end_its_line(sandbox):
+    task = made(prelude="from operator import add as plus", test_list=["assert add(1, 2) == 3"])
+    checks = [task.check("def add(a, b): return plus(a, b)"), task.check("add = plus")]
+    assert [verdict.ok for verdict in sandbox.check_many(checks)] == [True, True]
+
+
+def test_a_data_set_comes_from_one_folder_and_a_split_that_it_lacks_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(loading, "_from_hub", lambda name, split: pytest.fail("went to the hub"))
+    write(tmp_path, PLAIN, name="starter")
+    with pytest.raises(DataError, match=r"starter has no test\.jsonl; put the test tasks there"):
+        tasks.load("starter", "test")
+    write(tmp_path, PLAIN, name="gsm8k")
+    with pytest.raises(DataError, match=r"gsm8k has no test\.jsonl"):
+        tasks.load("gsm8k", "test")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match=r"mine has no train\.jsonl"):
+        tasks.load("mine", "prompt")
 
 
 def test_a_data_set_that_is_nowhere_says_where_to_put_it():
@@ -155,9 +250,13 @@ def test_a_data_set_without_prompt_and_validation_splits_gets_them_from_train(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": "42"}, "line 1: the answer must end in '#### ' and the gold number"),
-        ({"answer": "#### many"}, "line 1: the answer must end in '#### ' and the gold number"),
-        ({"answer": 42}, "line 1: key 'answer' must be there and be of type str"),
+        ({"answer": "6 * 7"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": "42 eggs"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": "#### many"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": True}, "line 1: the answer must be a number"),
+        ({"answer": math.nan}, "line 1: the answer must be a number"),
+        ({"answer": None}, "line 1: key 'answer' must be there and be of type str"),
+        ({"answer": ["42"]}, "line 1: key 'answer' must be there and be of type str"),
         ({"grade": "easy"}, "line 1: key 'grade' has a value of the wrong type"),
     ],
 )
@@ -166,6 +265,24 @@ def test_a_malformed_word_problem_is_named_with_its_file(change, message, tmp_pa
     write(tmp_path, [json.dumps(WORD_PROBLEM | change)])
     with pytest.raises(DataError, match=message):
         tasks.load("mine", "train")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (42, "42"),
+        (42.0, "42"),
+        (-0.5, "-0.5"),
+        ("42", "42"),
+        (" $1,234.50 ", "1234.50"),
+        (r"\frac{1}{2}", r"\frac{1}{2}"),
+    ],
+)
+def test_an_answer_that_is_a_number_and_nothing_else_is_the_gold_number(answer, gold):
+    task = tasks.MathsTask.from_row(WORD_PROBLEM | {"task_id": 1, "answer": answer}, "here")
+    assert (task.answer, task.solution) == (gold, "")
+    assert task.check(f"It is {gold}.").ok
+    assert not task.check(task.wrong_answer(("thought", "answer"))).ok
 
 
 @pytest.mark.parametrize("name", ["reasoning-gym", "gsm8k"])

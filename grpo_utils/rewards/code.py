@@ -1,18 +1,21 @@
 """Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
-They read the columns `asserts`, `setup` and `names` (see `tasks.columns`). A program of a batch is run once, however
-often it comes and however many of these rewards a recipe names: each only grades the verdicts in its own way.
+They read the columns `asserts`, `setup` and `names`. A column `prelude` adds code that stands before the program, and
+`showable` says which tests a prompt may show; without it, all of them. Evaluation reads them by the same functions, in
+`tasks.code`. A program of a batch is run once, however often it comes and however many of these rewards a recipe names:
+each only grades the verdicts in its own way.
 """
 
 import functools
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_code
 from grpo_utils.sandbox import Check, Sandbox, Verdict, shared
+from grpo_utils.tasks.code import called_name, check_of, count_asserts, showable, shown_tests
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
@@ -45,11 +48,18 @@ def _verdicts(checks: tuple[Check, ...]) -> list[Verdict]:
     return shared().check_many(checks)
 
 
-def by_verdict(grade: Callable[[Verdict, int], float | None]) -> Callable[..., list[float | None]]:
+class Shown(NamedTuple):
+    """How many asserts, from the first on, the prompt showed, and whether those are all that the task has."""
+
+    asserts: int
+    everything: bool
+
+
+def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[..., list[float | None]]:
     """Makes a reward of a rule that grades one verdict.
 
     Args:
-        grade: gets the verdict and the number of asserts that the prompt showed, and returns the reward.
+        grade: gets the verdict and what of the tests the prompt showed, and returns the reward.
 
     Returns:
         A reward with the settings `tags`, `visible_asserts` and `stop_on_fault`. When the sandbox itself fails it pays
@@ -66,12 +76,9 @@ def by_verdict(grade: Callable[[Verdict, int], float | None]) -> Callable[..., l
         stop_on_fault: bool = False,
         **columns: Any,
     ) -> list[float | None]:
+        rows = _rows(columns)
         codes = [extract_code(text, tags[-1]) for text in texts(completions)]
-        rows = zip(codes, column(columns, "asserts"), column(columns, "setup"), column(columns, "names"), strict=True)
-        checks = [
-            None if code is None else Check(code, tuple(asserts), tuple(names), setup)
-            for code, asserts, setup, names in rows
-        ]
+        checks = [None if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
         distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
         verdicts = _verdicts(distinct)
         if any(verdict.status == "infrastructure" for verdict in verdicts):
@@ -80,14 +87,28 @@ def by_verdict(grade: Callable[[Verdict, int], float | None]) -> Callable[..., l
                 _without_faults(verdicts)
         found = dict(zip(distinct, verdicts, strict=True))
         every = [NO_CODE if check is None else found[check] for check in checks]
-        return [None if one.status == "infrastructure" else grade(one, visible_asserts) for one in every]
+        pairs = zip(every, (_shown(row, visible_asserts) for row in rows), strict=True)
+        return [None if one.status == "infrastructure" else grade(one, shown) for one, shown in pairs]
 
     return graded
 
 
+def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """The columns that a check needs, task by task; a data set of one's own may lack `prelude` and `showable`."""
+    present = [name for name in ("prelude", "showable") if name in columns]
+    rows = {name: column(columns, name) for name in ("asserts", "setup", "names", *present)}
+    by_task = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    return [{"showable": showable(row["asserts"]), **row} for row in by_task]
+
+
+def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
+    number, asserts = shown_tests(row["showable"], visible_asserts)
+    return Shown(asserts, all(count_asserts(test) == 0 for test in row["asserts"][number:]))
+
+
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def tests(verdict: Verdict, shown: int) -> float:
+def tests(verdict: Verdict, shown: Shown) -> float:
     """1 when the code passes every assert of the task, shown and hidden, else 0.
 
     open-r1's `code_reward` pays the share of test cases that pass; that is `tests_graded`.
@@ -105,7 +126,7 @@ def tests(verdict: Verdict, shown: int) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 0.99)})
 @by_verdict
-def tests_graded(verdict: Verdict, shown: int) -> float:
+def tests_graded(verdict: Verdict, shown: Shown) -> float:
     """The share of the task's asserts that hold.
 
     It gives a signal where no program passes everything, and pays for special cases: watch `hidden_tests` beside it.
@@ -123,7 +144,7 @@ def tests_graded(verdict: Verdict, shown: int) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 1.0)})
 @by_verdict
-def runs(verdict: Verdict, shown: int) -> float:
+def runs(verdict: Verdict, shown: Shown) -> float:
     """1 when every assert gets an answer, right or wrong, from the code, else 0.
 
     A step towards `tests` for a policy that still misnames functions or breaks the syntax: in a group in which no
@@ -142,7 +163,7 @@ def runs(verdict: Verdict, shown: int) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "format_only": (0.0, 0.25), "wrong": (0.0, 0.5)})
 @by_verdict
-def error_graded(verdict: Verdict, shown: int) -> float:
+def error_graded(verdict: Verdict, shown: Shown) -> float:
     """How far the code came: 0 no code or no Python, 0.125 a name or module is missing, 0.25 another exception, a time
     limit or a crash, 0.5 a wrong answer, 1 all asserts hold.
 
@@ -168,7 +189,7 @@ def error_graded(verdict: Verdict, shown: int) -> float:
 
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def visible_tests(verdict: Verdict, shown: int) -> float | None:
+def visible_tests(verdict: Verdict, shown: Shown) -> float | None:
     """1 when the code passes the asserts that the prompt showed, else 0; None when it showed none.
 
     A program fitted to those asserts earns it too, so it is for comparison with `hidden_tests`, not for training alone.
@@ -182,22 +203,22 @@ def visible_tests(verdict: Verdict, shown: int) -> float | None:
 
     ```
     """
-    return _all_passed(verdict, slice(None, shown)) if shown else None
+    return _all_passed(verdict.outcomes[: shown.asserts]) if shown.asserts else None
 
 
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def hidden_tests(verdict: Verdict, shown: int) -> float | None:
+def hidden_tests(verdict: Verdict, shown: Shown) -> float | None:
     """1 when the code passes the asserts that the prompt did not show, else 0; None when it showed them all.
 
     Example: see `visible_tests`.
     """
-    return None if verdict.outcomes and len(verdict.outcomes) <= shown else _all_passed(verdict, slice(shown, None))
+    rest = verdict.outcomes[shown.asserts :]
+    return None if shown.everything and not rest else _all_passed(rest)
 
 
-def _all_passed(verdict: Verdict, part: slice) -> float:
-    outcomes = verdict.outcomes[part]
-    return float(bool(outcomes) and set(outcomes) == {"passed"})
+def _all_passed(outcomes: Sequence[str]) -> float:
+    return float(set(outcomes) == {"passed"})
 
 
 @reward(0.0, 1.0, {**NOTHING, "wrong": 1.0})
@@ -220,8 +241,7 @@ def defines_function(
     rows = zip(texts(completions), column(columns, "asserts"), column(columns, "names"), strict=True)
     found = []
     for text, asserts, names in rows:
-        called = next((name for name in names if re.search(rf"\b{re.escape(name)}\b", asserts[0])), None)
-        code = extract_code(text, tags[-1])
-        definition = rf"^(?:async +)?(?:def|class) +{re.escape(called or '')}\b"
+        called, code = called_name(asserts, names), extract_code(text, tags[-1])
+        definition = rf"^(?:async +)?(?:def|class) +{re.escape(called)}\b"
         found.append(float(bool(called and code and re.search(definition, code, re.MULTILINE))))
     return found

@@ -5,45 +5,38 @@ column `solution`. These compare numbers alone, exactly and without a dependency
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
-from grpo_utils.extractors import extract_final_number, extract_tag
+from grpo_utils.extractors import extract_tag
+from grpo_utils.tasks.maths import matches
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
 INTEGER = re.compile(r"[+-]?[0-9]+|[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
-_number_of_short = lru_cache(maxsize=4096)(extract_final_number)
-
-
-def _number(text: str) -> Fraction | None:
-    """Remembers short texts: a group shares its gold answer, and several rewards read the same completions."""
-    return _number_of_short(text) if len(text) <= 100 else extract_final_number(text)
 
 
 def _compare(
     completions: Sequence[Completion],
-    answers: Sequence[str],
+    golds: Sequence[object],
     tag: str,
-    equal: Callable[[Fraction, Fraction], bool],
+    equal: Callable[[Fraction, Fraction], bool] = operator.eq,
 ) -> list[float | None]:
     """1 or 0 for each pair of the number in the tag and the gold number; None where the gold answer has no number."""
-    rewards: list[float | None] = []
-    for text, answer in zip(texts(completions), answers, strict=True):
-        gold, tagged = _number(answer), extract_tag(text, tag)
-        number = None if tagged is None else _number(tagged)
-        rewards.append(None if gold is None else float(number is not None and equal(number, gold)))
-    return rewards
+    rows = zip(texts(completions), golds, strict=True)
+    found = [matches(extract_tag(text, tag), gold, equal) for text, gold in rows]
+    return [None if right is None else float(right) for right in found]
 
 
 @reward(0.0, 1.0, NOTHING)
 def hard_correctness(
     completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
 ) -> list[float | None]:
-    """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0.
+    """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0; None where
+    there is no gold answer.
 
     The walkthrough of `extract_xml_answer` has a reward of that name; it also pays for the bare number without tags.
 
@@ -55,7 +48,7 @@ def hard_correctness(
     ```
     """
     rows = zip(texts(completions), column(columns, "answer"), strict=True)
-    return [float(extract_tag(text, tags[-1]) == answer.strip()) for text, answer in rows]
+    return [None if gold is None else float(extract_tag(text, tags[-1]) == str(gold).strip()) for text, gold in rows]
 
 
 @reward(0.0, 1.0, NOTHING)
@@ -75,7 +68,7 @@ def soft_correctness(
 
     ```
     """
-    return _compare(completions, column(columns, "answer"), tags[-1], lambda number, gold: number == gold)
+    return _compare(completions, column(columns, "answer"), tags[-1])
 
 
 @reward(0.0, 1.0, NOTHING)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from grpo_utils.errors import UserError, nearest
 from grpo_utils.recipes import Recipe
 
-Completion = str | list[dict[str, str]]
+Completion = str | list[dict[str, Any]]
 TAGS = ("thought", "answer")  # the sections of a completion, unless the recipe names others
 
 Pay = float | tuple[float, float]
@@ -138,12 +138,15 @@ def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], 
     return functions, list(weights.values())
 
 
-def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward], list[float]]:
+def of_recipe(
+    recipe: Recipe, stop_on_fault: bool = False, max_completion_length: int | None = None
+) -> tuple[list[Reward], list[float]]:
     """Returns the rewards of a recipe with its settings bound, and their weights.
 
     Args:
         recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
         stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
+        max_completion_length: tokens that the completions were allowed; default: as many as in training.
 
     Raises:
         UserError: there is no reward of that name.
@@ -152,7 +155,7 @@ def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward]
         recipe.rewards,
         tags=recipe.prompt.tags,
         visible_asserts=recipe.prompt.visible_asserts,
-        max_completion_length=recipe.grpo["max_completion_length"],
+        max_completion_length=max_completion_length or recipe.grpo["max_completion_length"],
         stop_on_fault=stop_on_fault,
     )
 
@@ -160,14 +163,27 @@ def of_recipe(recipe: Recipe, stop_on_fault: bool = False) -> tuple[list[Reward]
 def texts(completions: Iterable[Completion]) -> list[str]:
     """Returns the text of each completion, which is a string or a list of chat messages, of which the last counts.
 
+    A message's content is a string or a list of parts, whose texts are joined. Where there is none it is "": a chat
+    without messages, a call of a tool, an image.
+
     Example:
     ```python
-    >>> texts(["hi", [{"role": "assistant", "content": "hello"}]])
-    ['hi', 'hello']
+    >>> parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    >>> texts(["hi", [{"role": "assistant", "content": "hello"}], [{"role": "assistant", "content": parts}], []])
+    ['hi', 'hello', 'hello', '']
 
     ```
     """
-    return [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    return [_text(one[-1:] if isinstance(one, list) else one) for one in completions]
+
+
+def _text(said: Any) -> str:
+    """The text of a message, of its content, or of a part of it."""
+    if isinstance(said, list | tuple):
+        return "".join(map(_text, said))
+    if isinstance(said, Mapping):
+        return _text(said.get("content", said.get("text")))
+    return "" if said is None else str(said)
 
 
 def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -1,16 +1,23 @@
-"""Programming tasks in MBPP's schema (Austin et al. 2021, arXiv 2108.07732), and HumanEval's as such tasks."""
+"""Programming tasks in MBPP's schema (Austin et al. 2021, arXiv 2108.07732), and HumanEval's as such tasks.
+
+Evaluation and rewards judge a program by the same check (`check_of`), of which the same part is shown (`shown_tests`).
+"""
 
 import ast
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code
 from grpo_utils.recipes import Prompt
 from grpo_utils.sandbox import Check
 
-from .task import DataError, Task, sections
+from .task import DataError, Task, require, sections
+
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two for deep nesting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +26,9 @@ class CodeTask(Task):
 
     Attributes:
         code: a reference solution.
-        test_list: asserts, the first of which the prompt may show.
-        test_setup_code: code that runs before the asserts.
-        challenge_test_list: more asserts, never shown.
+        test_list: tests, the first of which the prompt may show; each is one assert, or code with asserts in it.
+        test_setup_code: code that runs before the tests.
+        challenge_test_list: more tests, never shown.
         prelude: code that stands before a candidate: imports and helpers that its question already shows.
     """
 
@@ -34,35 +41,36 @@ class CodeTask(Task):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Makes a task of a row of MBPP, full or sanitized, or of a row with the same keys."""
-        if isinstance(row.get("test_imports"), list):  # the sanitized half of MBPP has other names
-            row = {**row, "text": row.get("prompt"), "test_setup_code": "\n".join(map(str, row["test_imports"]))}
-        for key, kind in (("task_id", int), ("text", str), ("code", str), ("test_list", list)):
-            if not isinstance(row.get(key), kind):
-                raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")
-        optional = {"test_setup_code": str, "challenge_test_list": list, "grade": int | None, "prelude": str}
-        for key, kind in optional.items():
-            if key in row and not isinstance(row[key], kind):
-                raise DataError(f"{where}: key {key!r} has a value of the wrong type.")
+        """Makes a task of a row of MBPP, full or sanitized, or of a row with the same keys.
+
+        A test that holds several asserts and nothing else becomes that many tests.
+        """
+        optional = {"test_setup_code": str, "challenge_test_list": list, "prelude": str, "test_imports": list}
+        row = {"text": row.get("prompt"), **row}  # the sanitized half of MBPP has other names
+        require(row, {"text": str, "code": str, "test_list": list}, optional, where)
+        tests = {key: _split(row.get(key, []), where) for key in ("test_list", "challenge_test_list")}
+        setup = [*map(str, row.get("test_imports", [])), row.get("test_setup_code", "")]
+        row = {**row, **tests, "test_setup_code": "\n".join(filter(None, setup))}
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
-        if not task.test_list or not all(isinstance(test, str) for test in task.asserts):
+        if not task.test_list or not any(count_asserts(test) != 0 for test in task.asserts):
             raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
         try:
             ast.parse(task.code)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
+        except NOT_PYTHON as error:
             reference = f"the reference solution of task {task.task_id}"
             raise DataError(f"{where}: {reference} is not Python: {error}.") from error
         return task
 
     @property
     def asserts(self) -> list[str]:
-        """All asserts in order, the shown ones first."""
+        """All tests in order, those that a prompt may show first."""
         return [*self.test_list, *self.challenge_test_list]
 
     @property
     def requirements(self) -> list[str]:
-        """The asserts."""
-        return self.asserts
+        """The asserts, as far as reading the tests tells how many there are; then the test that leaves it open."""
+        counted = len(showable(self.asserts))
+        return [part for test in self.asserts[:counted] for part in _asserts(test)] + self.asserts[counted:][:1]
 
     @property
     def function_names(self) -> list[str]:
@@ -72,9 +80,8 @@ class CodeTask(Task):
 
     @property
     def function_name(self) -> str:
-        """The function that the first assert calls, or "" if the reference does not define it."""
-        called = set(re.findall(r"\w+", self.asserts[0]))
-        return next((name for name in self.function_names if name in called), "")
+        """The function that the first test calls, or "" if the reference does not define it."""
+        return called_name(self.asserts, self.function_names)
 
     @property
     def difficulty(self) -> int:
@@ -88,11 +95,11 @@ class CodeTask(Task):
         return [getattr(call, "id", None) or f".{getattr(call, 'attr', '?')}" for call in calls]
 
     def shown(self, prompt: Prompt) -> int:
-        """Returns how many asserts the prompt shows."""
-        return min(prompt.visible_asserts, len(self.test_list))
+        """Returns how many asserts the prompt shows: see `shown_tests`."""
+        return shown_tests(showable(self.test_list), prompt.visible_asserts)[1]
 
     def question(self, prompt: Prompt) -> str:
-        """Returns the task in words and the asserts that the recipe shows.
+        """Returns the task in words and the tests that the recipe shows.
 
         Example:
         ```python
@@ -103,11 +110,11 @@ class CodeTask(Task):
 
         ```
         """
-        shown = self.test_list[: self.shown(prompt)]
+        shown, _ = shown_tests(showable(self.test_list), prompt.visible_asserts)
         if not shown:
             return self.text
-        plural = "these tests" if len(shown) > 1 else "this test"
-        return "\n".join([f"{self.text} Your code must pass {plural}:", *shown])
+        plural = "these tests" if shown > 1 else "this test"
+        return "\n".join([f"{self.text} Your code must pass {plural}:", *self.test_list[:shown]])
 
     def reference_answer(self, tags: Sequence[str]) -> str:
         """Returns a short thought and the reference solution.
@@ -136,8 +143,14 @@ class CodeTask(Task):
         return sections(tags, "So I return it.", wrapped)
 
     def columns(self) -> dict[str, Any]:
-        """Returns the columns `asserts`, `setup` and `names`."""
-        return {"asserts": self.asserts, "setup": self.test_setup_code, "names": self.function_names}
+        """Returns the columns `asserts`, `setup`, `names`, `prelude` and `showable`: see `check_of`, `shown_tests`."""
+        return {
+            "asserts": self.asserts,
+            "setup": self.test_setup_code,
+            "names": self.function_names,
+            "prelude": self.prelude,
+            "showable": showable(self.test_list),
+        }
 
     def strict_answer(self, text: str, tag: str) -> str | None:
         """Returns the code inside the tag."""
@@ -152,8 +165,128 @@ class CodeTask(Task):
         return extract_candidates(text, tag)
 
     def check(self, answer: str) -> Check:
-        """Returns the check of a program against all asserts, shown and hidden."""
-        return Check(f"{self.prelude}{answer}", tuple(self.asserts), tuple(self.function_names), self.test_setup_code)
+        """Returns the check of a program against all tests, shown and hidden."""
+        return check_of(answer, self.columns())
+
+
+def check_of(answer: str, row: Mapping[str, Any]) -> Check:
+    """Returns the check of a program against the tests of a task, for whoever judges it.
+
+    Args:
+        answer: the program.
+        row: of the task's columns `asserts` (its tests), `setup` (code that runs before them), `names` (that belong to
+            the program), and, if it is there, `prelude` (code that stands before the program).
+
+    Example:
+    ```python
+    >>> row = {"asserts": ["assert area(1) > 3"], "setup": "", "names": ["area"], "prelude": "from math import pi"}
+    >>> print(check_of("def area(r): return pi * r * r", row).code)
+    from math import pi
+    def area(r): return pi * r * r
+
+    ```
+    """
+    prelude = row.get("prelude") or ""
+    joint = "" if prelude.endswith("\n") or not prelude else "\n"
+    return Check(f"{prelude}{joint}{answer}", tuple(row["asserts"]), tuple(row["names"]), row["setup"])
+
+
+def shown_tests(counts: Sequence[int], visible_asserts: int) -> tuple[int, int]:
+    """Returns how many tests of a task its prompt shows, and how many asserts those have.
+
+    Args:
+        counts: how many asserts each test has that a prompt may show, from `showable`.
+        visible_asserts: of the recipe. Tests are shown whole, from the first on, until they have so many asserts.
+
+    Example:
+    ```python
+    >>> counts = showable(["x = inc(1)\\nassert x == 2\\nassert x != 1", "assert inc(2) == 3"])
+    >>> [shown_tests(counts, visible_asserts) for visible_asserts in (0, 1, 2, 3, 9)]
+    [(0, 0), (1, 2), (1, 2), (2, 3), (2, 3)]
+
+    ```
+    """
+    sums = [0, *itertools.accumulate(counts)]
+    shown = next(tests for tests, asserts in enumerate(sums) if asserts >= min(visible_asserts, sums[-1]))
+    return shown, sums[shown]
+
+
+def showable(tests: Sequence[str]) -> list[int]:
+    """Returns the number of asserts of each test that a prompt may show.
+
+    Those are the tests before the first one with an assert inside a loop or a function: how many it has, and so which
+    outcomes of a verdict are its own, only running tells.
+
+    Example:
+    ```python
+    >>> showable(["assert inc(1) == 2", "for n in range(9): assert inc(n) == n + 1", "assert inc(2) == 3"])
+    [1]
+
+    ```
+    """
+    counts = []
+    for test in tests:
+        if (count := count_asserts(test)) is None:
+            break
+        counts.append(count)
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def count_asserts(test: str) -> int | None:
+    """Returns how many asserts a test has, or None where it is no Python or only running it tells.
+
+    Example:
+    ```python
+    >>> count_asserts("x = inc(1)\\nassert x == 2"), count_asserts("for n in range(9): assert inc(n) > n")
+    (1, None)
+
+    ```
+    """
+    try:
+        tree = ast.parse(test.strip())
+    except NOT_PYTHON:
+        return None
+    everywhere = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    outermost = sum(isinstance(statement, ast.Assert) for statement in tree.body)
+    return outermost if outermost == everywhere else None
+
+
+def _split(tests: list[Any], where: str) -> list[str]:
+    """The tests of a row, each with an assert or a call in it; several asserts in one string become several tests."""
+    found = []
+    for test in tests:
+        if not isinstance(test, str):
+            raise DataError(f"{where}: a test must be text, not {test!r:.80}.")
+        try:
+            body = ast.parse(test.strip()).body
+        except NOT_PYTHON as error:
+            raise DataError(f"{where}: the test {test!r:.80} is not Python: {error}.") from error
+        if all(isinstance(one, ast.Expr) and not isinstance(one.value, ast.Call) for one in body):
+            raise DataError(f"{where}: the test {test!r:.80} asserts nothing; make it an assert or leave it out.")
+        found += _asserts(test) if all(isinstance(one, ast.Assert) for one in body) else [test]
+    return found
+
+
+def _asserts(test: str) -> list[str]:
+    """The source of each assert of a test; a test that is one assert stays as it stands."""
+    body = ast.parse(test.strip()).body
+    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if isinstance(one, ast.Assert)]
+    return [test] if found and len(body) == 1 else found
+
+
+def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:
+    """Returns the first of the names that stands in the first test, or "".
+
+    Example:
+    ```python
+    >>> called_name(["assert inc(1) == 2"], ["helper", "inc"])
+    'inc'
+
+    ```
+    """
+    words = set(re.findall(r"\w+", "".join(asserts[:1])))
+    return next((name for name in names if name in words), "")
 
 
 def count_branches(code: str) -> int:

@@ -1,8 +1,9 @@
 """Where tasks come from: a folder of JSON lines, a package, or the hub.
 
 A data set is `<name>/{prompt,train,validation,test}.jsonl`, one JSON object a line. Its folder is looked for in
-`GRPO_DATA_DIR`, then in `data/`, and only then is the data set loaded from the hub. Where it has no prompt or no
-validation split, as GSM8K, they are cut from the training split: its first eight tasks, and its last tenth.
+`GRPO_DATA_DIR`, then in `data/`, and only then is the data set loaded from the hub: all splits come from one place.
+Where it has no prompt or no validation split, as GSM8K, they are cut from the training split: its first eight tasks,
+and its last tenth.
 """
 
 import hashlib
@@ -95,7 +96,8 @@ def load(name: str, split: str) -> list[Task]:
     """Returns all tasks of one split of the data set `name` in file order.
 
     Raises:
-        DataError: a line is malformed, or the data set is neither on disk nor on the hub.
+        DataError: a line is malformed, the data set's folder lacks the split, or the data set is neither on disk nor
+            on the hub.
 
     Example:
     ```python
@@ -108,29 +110,30 @@ def load(name: str, split: str) -> list[Task]:
         if split != "test":
             raise DataError("human-eval has a test split alone: measure on it with `evaluation --dataset human-eval`.")
         return list(human_eval())
-    stored = _splits(name)
+    folder = next((folder / name for folder in folders() if (folder / name).is_dir()), None)
+    stored = _splits(name, folder)
     if split in stored and split != "train":
-        return _read(name, split)
-    train = _read(name, "train")
+        return _read(name, folder, split)
+    train = _read(name, folder, "train")
     shown = 0 if "prompt" in stored else EXAMPLES
     end = len(train) if "validation" in stored else len(train) - len(train) // 10
     return {"prompt": train[:shown], "train": train[shown:end], "validation": train[end:]}[split]
 
 
-def _splits(name: str) -> set[str]:
-    """The splits that a data set has by itself."""
-    for folder in folders():
-        if (folder / name).is_dir():
-            return {path.stem for path in (folder / name).glob("*.jsonl")} | {"train", "test"}
+def _splits(name: str, folder: Path | None) -> set[str]:
+    """The splits that a data set has, or must have, by itself."""
+    if folder:
+        return {path.stem for path in folder.glob("*.jsonl")} | {"train", "test"}
     return set(HUB[name][2] if name in HUB else SPLITS)
 
 
-def _read(name: str, split: str) -> list[Task]:
-    for folder in folders():
-        path = folder / name / f"{split}.jsonl"
-        if path.is_file():
-            return read_jsonl(path)
-    return [_task(row, i, f"row {i} of {name}") for i, row in enumerate(_from_hub(name, split))]
+def _read(name: str, folder: Path | None, split: str) -> list[Task]:
+    if folder is None:
+        return [_task(row, i, f"row {i} of {name}") for i, row in enumerate(_from_hub(name, split))]
+    path = folder / f"{split}.jsonl"
+    if not path.is_file():  # another place's would be another data set's
+        raise DataError(f"{folder} has no {path.name}; put the {split} tasks there, one JSON object a line.")
+    return read_jsonl(path)
 
 
 def folders() -> list[Path]:
@@ -140,33 +143,40 @@ def folders() -> list[Path]:
 
 
 def read_jsonl(path: Path) -> list[Task]:
-    """Reads tasks from a file, one JSON object a line.
+    """Reads tasks from a file, one JSON object a line; blank lines do not count, and null is as good as no key.
 
     Raises:
         DataError: names the file and the line that is not a task, and what is wrong with it.
     """
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # Windows marks the beginning of a file
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
     tasks = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
         tasks.append(_task(row, number, where))
+    if not tasks:
+        raise DataError(f"{path} has no tasks; put one JSON object on each line.")
     if len({task.task_id for task in tasks}) < len(tasks):
         raise DataError(f"{path} has two tasks with the same task_id; number them apart.")
+    if len({type(task.task_id) for task in tasks}) > 1:
+        raise DataError(f"{path} has a task_id that is a number and one that is text; make all of them the same.")
     return tasks
 
 
 def _task(row: Any, number: int, where: str) -> Task:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
+    row = {"task_id": number, **{key: value for key, value in row.items() if value is not None}}
     kind = next((kind for key, kind in KINDS.items() if key in row), CodeTask)
-    return kind.from_row({"task_id": number, **row}, where)
+    return kind.from_row(row, where)
 
 
 def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:

@@ -1,15 +1,21 @@
-"""Word problems whose answer is a number, in GSM8K's schema (Cobbe et al. 2021, arXiv 2110.14168)."""
+"""Word problems whose answer is a number, in GSM8K's schema (Cobbe et al. 2021, arXiv 2110.14168).
 
+Evaluation and rewards compare an answer with the gold number by the same function, `matches`.
+"""
+
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
-from grpo_utils.extractors import extract_final_number, extract_hash_answer, extract_numbers, extract_tag
+from grpo_utils.extractors import extract_final_number, extract_hash_answer, extract_numbers, extract_tag, is_number
 from grpo_utils.recipes import Prompt
 from grpo_utils.sandbox import Verdict
 
-from .task import DataError, Task, sections
+from .task import DataError, Task, require, sections
 
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator, which repeat the equation before them
 SIGNS: dict[str, str] = {"x": "*", "\u00d7": "*", "\u00f7": "/"}
@@ -21,7 +27,7 @@ class MathsTask(Task):
     """A problem with a worked solution, one step a line, and its gold number.
 
     Attributes:
-        solution: the worked solution.
+        solution: the worked solution, or "".
         answer: the gold number as text, without separators.
     """
 
@@ -31,16 +37,18 @@ class MathsTask(Task):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Makes a task of a row of GSM8K: a `question`, and an `answer` that ends in `####` and the gold number."""
-        for key, kind in (("question", str), ("answer", str), ("task_id", int)):
-            if not isinstance(row.get(key), kind):
-                raise DataError(f"{where}: key {key!r} must be there and be of type {kind.__name__}.")
-        if not isinstance(row.get("grade"), int | None):
-            raise DataError(f"{where}: key 'grade' has a value of the wrong type.")
-        gold = extract_hash_answer(row["answer"])
+        """Makes a task of a row of GSM8K: a `question`, and an `answer` that ends in `####` and the gold number.
+
+        An `answer` that is a number and nothing else, as text or not, is the gold number without a worked solution.
+        """
+        require(row, {"question": str, "answer": str | int | float}, {}, where)
+        answer = row["answer"]
+        whole = isinstance(answer, float) and answer.is_integer()  # as tables write integers where a value is missing
+        answer = str(int(answer) if whole else answer).strip()
+        gold = extract_hash_answer(f"#### {answer}" if is_number(answer) else answer)
         if gold is None or extract_final_number(gold) is None:
-            raise DataError(f"{where}: the answer must end in '#### ' and the gold number.")
-        solution = CALCULATOR.sub("", row["answer"].rpartition("####")[0]).strip()
+            raise DataError(f"{where}: the answer must be a number, or end in '#### ' and the gold number.")
+        solution = CALCULATOR.sub("", answer.rpartition("####")[0]).strip()
         return cls(task_id=row["task_id"], text=row["question"], grade=row.get("grade"), solution=solution, answer=gold)
 
     @property
@@ -109,8 +117,41 @@ class MathsTask(Task):
 
     def check(self, answer: str) -> Verdict:
         """Returns "passed" if the final number of an answer is exactly the gold number, however either is written."""
-        number = extract_final_number(answer)
-        if number is None:
+        if matches(answer, self.answer):
+            return Verdict("passed", 1, 1, ("passed",))
+        if _number(answer) is None:
             return Verdict("error", 0, 1, ("error",), "NoNumber")
-        right = number == extract_final_number(self.answer)
-        return Verdict("passed", 1, 1, ("passed",)) if right else Verdict("failed", 0, 1, ("failed",))
+        return Verdict("failed", 0, 1, ("failed",))
+
+
+def matches(answer: str | None, gold: object, equal: Callable[[Fraction, Fraction], bool] = operator.eq) -> bool | None:
+    """Whether the final number of an answer is the gold number, however either is written.
+
+    Args:
+        answer: what stands in the tag, or None without one, which is wrong.
+        gold: the gold number, as text or as a number.
+        equal: whether two numbers count as the same.
+
+    Returns:
+        None where `gold` has no number.
+
+    Example:
+    ```python
+    >>> matches("It is $1,000.", 1000.0), matches("1,001", "1000"), matches("1,000", "a thousand")
+    (True, False, None)
+
+    ```
+    """
+    target = _number(gold if isinstance(gold, str) else str(gold))
+    if target is None:
+        return None
+    number = None if answer is None else _number(answer)
+    return number is not None and equal(number, target)
+
+
+_number_of_short = lru_cache(maxsize=4096)(extract_final_number)
+
+
+def _number(text: str) -> Fraction | None:
+    """Remembers short texts: a group shares its gold answer, and several rewards read the same completions."""
+    return _number_of_short(text) if len(text) <= 100 else extract_final_number(text)

@@ -21,13 +21,13 @@ class Task(ABC):
     """One task of a data set.
 
     Attributes:
-        task_id: number, unique in its split.
+        task_id: number or name, unique in its split.
         text: what is asked, in words.
         grade: difficulty as the data set gives it, from 1 to 4, or None.
         DIFFICULTY: what `difficulty` counts, in words.
     """
 
-    task_id: int
+    task_id: int | str
     text: str
     grade: int | None = None
     DIFFICULTY: ClassVar[str]
@@ -54,11 +54,11 @@ class Task(ABC):
     @property
     @abstractmethod
     def requirements(self) -> list[str]:
-        """What an answer must satisfy, each as text; `Verdict.outcomes` has one entry for each plain assert."""
+        """What an answer must satisfy, each as text, in the order of `Verdict.outcomes`."""
 
     @abstractmethod
     def shown(self, prompt: Prompt) -> int:
-        """Returns how many of the requirements, from the first on, the prompt shows."""
+        """Returns how many of the requirements, and so of a verdict's outcomes, the prompt shows, from the first on."""
 
     @abstractmethod
     def question(self, prompt: Prompt) -> str:
@@ -91,6 +91,35 @@ class Task(ABC):
     @abstractmethod
     def check(self, answer: str) -> Check | Verdict:
         """Returns the verdict on an answer, or what the sandbox has to run for one."""
+
+
+def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping[str, Any], where: str) -> None:
+    """Looks at the types of a row's values; `task_id` and `grade` belong to every kind of task.
+
+    Args:
+        row: what stands in the file.
+        needed: key -> its type, or a union of types.
+        optional: the same, of keys that may be missing.
+        where: how a message begins.
+
+    Raises:
+        DataError: a key that is needed is missing, or a value has another type.
+
+    Example:
+    ```python
+    >>> require({"task_id": 1, "text": 2}, {"text": str}, {}, "line 1")
+    Traceback (most recent call last):
+    grpo_utils.tasks.task.DataError: line 1: key 'text' must be there and be of type str.
+
+    ```
+    """
+    for key, kind in {"task_id": int | str, **needed}.items():
+        if not isinstance(row.get(key), kind):
+            kinds = getattr(kind, "__name__", kind)  # a union has no name
+            raise DataError(f"{where}: key {key!r} must be there and be of type {kinds}.")
+    for key, kind in {"grade": int | None, **optional}.items():
+        if key in row and not isinstance(row[key], kind):
+            raise DataError(f"{where}: key {key!r} has a value of the wrong type.")
 
 
 def sections(tags: Sequence[str], thought: str, answer: str) -> str:
