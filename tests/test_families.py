@@ -35,6 +35,8 @@ MAMBA: dict[str, Any] = {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_grou
 HYBRID: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 LATENT: dict[str, Any] = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
 LATENT |= {"v_head_dim": 12, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16}
+PER_LAYER: dict[str, Any] = {"vocab_size_per_layer_input": WORDS, "hidden_size_per_layer_input": 8}
+VISION: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
     # attention to all that came before
     "llama": GROUPED,
@@ -58,6 +60,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "starcoder2": WINDOWED,
     "gemma2": BOTH | {"head_dim": 8, "query_pre_attn_scalar": 4},
     "gemma3_text": BOTH | {"head_dim": 8, "query_pre_attn_scalar": 4},
+    "gemma3": {"text_config": BOTH | {"head_dim": 8}, "vision_config": VISION},
+    "gemma4_text": BOTH | {"head_dim": 8, "global_head_dim": 8, "num_kv_shared_layers": 0} | PER_LAYER,
     "olmo3": BOTH,
     "cohere2": BOTH,
     "gpt_oss": BOTH | EXPERTS | {"head_dim": 8},  # with attention sinks
@@ -65,6 +69,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # what they remember of the beginning is no list of keys, or their attention is of their own
     "lfm2": GROUPED | {"layer_types": ["conv", "full_attention"]},
     "qwen3_next": GROUPED | EXPERTS | LINEAR | {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8},
+    "qwen3_5_text": GROUPED | LINEAR | {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8},
     "granitemoehybrid": GROUPED | EXPERTS | HYBRID | {"layer_types": ["mamba", "attention"]},
     "mamba2": SIZES | MAMBA,
     "rwkv": SIZES | {"attention_hidden_size": 32},
