@@ -257,6 +257,8 @@ def test_a_data_set_without_prompt_and_validation_splits_gets_them_from_train(tm
         ({"answer": math.nan}, "line 1: the answer must be a number"),
         ({"answer": None}, "line 1: key 'answer' must be there and be of type str"),
         ({"answer": ["42"]}, "line 1: key 'answer' must be there and be of type str"),
+        ({"answer": "#### 5,5"}, "line 1: the comma in the gold number '5,5' groups no thousands: write a point"),
+        ({"answer": "#### 1.000,50 kg"}, "line 1: the comma in the gold number '1.000,50 kg' groups no thousands"),
         ({"grade": "easy"}, "line 1: key 'grade' has a value of the wrong type"),
     ],
 )
@@ -276,6 +278,7 @@ def test_a_malformed_word_problem_is_named_with_its_file(change, message, tmp_pa
         ("42", "42"),
         (" $1,234.50 ", "1234.50"),
         (r"\frac{1}{2}", r"\frac{1}{2}"),
+        ("1.000,50", "1.000,50"),
     ],
 )
 def test_an_answer_that_is_a_number_and_nothing_else_is_the_gold_number(answer, gold):
@@ -283,6 +286,15 @@ def test_an_answer_that_is_a_number_and_nothing_else_is_the_gold_number(answer, 
     assert (task.answer, task.solution) == (gold, "")
     assert task.check(f"It is {gold}.").ok
     assert not task.check(task.wrong_answer(("thought", "answer"))).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [("#### 1.000,50", "1000.5"), ("1 000,5", "1000.5"), ("#### 12,34,567", "1234567"), ("#### 1,072 clips", "1072")],
+)
+def test_a_gold_number_with_commas_is_the_one_that_is_read_in_a_completion(answer, number):
+    task = tasks.MathsTask.from_row(WORD_PROBLEM | {"task_id": 1, "answer": answer}, "here")
+    assert task.check(number).ok
 
 
 @pytest.mark.parametrize("name", ["reasoning-gym", "gsm8k"])

@@ -11,13 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
-from grpo_utils.extractors import extract_final_number, extract_hash_answer, extract_numbers, extract_tag, is_number
+from grpo_utils.extractors import extract_final_number, extract_numbers, extract_tag, is_number
 from grpo_utils.recipes import Prompt
 from grpo_utils.sandbox import Verdict
 
 from .task import DataError, Task, require, sections
 
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator, which repeat the equation before them
+UNGROUPED = re.compile(r",(?:\d{1,2}|\d{4,})(?![\d,])", re.ASCII)  # a comma that stands before decimals
 SIGNS: dict[str, str] = {"x": "*", "\u00d7": "*", "\u00f7": "/"}
 OPERATION = re.compile(r"(?<=[0-9.)%]) *([-+*/x\u00d7\u00f7]) *(?=[$0-9.(])")
 
@@ -45,10 +46,17 @@ class MathsTask(Task):
         answer = row["answer"]
         whole = isinstance(answer, float) and answer.is_integer()  # as tables write integers where a value is missing
         answer = str(int(answer) if whole else answer).strip()
-        gold = extract_hash_answer(f"#### {answer}" if is_number(answer) else answer)
-        if gold is None or extract_final_number(gold) is None:
+        solution, marked, written = answer.rpartition("####")
+        written = written.strip()
+        if not (marked or is_number(answer)) or extract_final_number(written) is None:
             raise DataError(f"{where}: the answer must be a number, or end in '#### ' and the gold number.")
-        solution = CALCULATOR.sub("", answer.rpartition("####")[0]).strip()
+        with_decimals = UNGROUPED.search(written)
+        if with_decimals and not is_number(written):
+            raise DataError(
+                f"{where}: the comma in the gold number {written!r} groups no thousands: write a point for decimals."
+            )
+        gold = written if with_decimals else written.replace(",", "").replace("$", "")
+        solution = CALCULATOR.sub("", solution).strip()
         return cls(task_id=row["task_id"], text=row["question"], grade=row.get("grade"), solution=solution, answer=gold)
 
     @property
