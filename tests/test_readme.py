@@ -8,6 +8,8 @@ import re
 import shlex
 import sys
 
+import nbformat
+import pandas as pd
 import papermill
 import pytest
 
@@ -160,7 +162,7 @@ def example_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the README's example of a reward, and forgets it after the test."""
     monkeypatch.setitem(rewards.REGISTRY, "brief", None)
     (code,) = [block for kind, block in BLOCKS if kind == "python" and "@reward" in block]
-    exec(code, {"reward": reward, "texts": texts})
+    exec(code, {"reward": reward, "texts": texts, "__name__": "grpo_utils.rewards.format"})
 
 
 def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
@@ -168,6 +170,14 @@ def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
     (brief,), weights = rewards.build({"brief": 0.25})
     assert weights == [0.25]
     assert brief(completions=["short", "long" * 300]) == [1.0, 0.0]
+
+
+def test_the_table_of_rewards_in_notebook_03_has_the_example_which_says_nothing_of_itself(monkeypatch):
+    example_reward(monkeypatch)
+    cells = nbformat.read(ROOT / "notebooks" / "03_reward_design.ipynb", as_version=4).cells
+    (table,) = [cell.source for cell in cells if "rewards.REGISTRY.items()" in cell.source]
+    exec(table, names := {"rewards": rewards, "pd": pd})
+    assert names["overview"][-1] == ("format", "brief", "0 to 1", "")
 
 
 def test_the_example_of_the_sandbox_runs():
