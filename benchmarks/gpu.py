@@ -59,18 +59,18 @@ def make_model(shape: str, folder: Path) -> None:
 
 
 def recipe_of(variant: str, model: str, length: int, steps: int) -> recipes.Recipe:
-    """Returns the recipe of a variant: the A100's, on the tasks that ship, with completions of exactly `length`."""
+    """Returns the recipe of a variant: the A100's, on the tasks that ship, with completions of `length` tokens.
+
+    A model with random weights writes its end token once in as many tokens as it has, so completions reach the limit.
+    """
     settings = dict(recipes.load("llama3-8b-mbpp-a100").grpo)
     settings |= {"max_steps": steps, "max_completion_length": length, "save_steps": steps, "use_vllm": False}
-    settings["generation_kwargs"] = {"min_new_tokens": length}
     if not torch.cuda.is_available():
         settings["optim"] = "adamw_torch"  # the paged optimiser is bitsandbytes', on a GPU
     if variant == "TRL's defaults":
-        settings = {
-            key: settings[key] for key in (*recipes.NEEDED["grpo"], "save_steps", "logging_steps", "generation_kwargs")
-        }
+        settings = {key: settings[key] for key in (*recipes.NEEDED["grpo"], "save_steps", "logging_steps")}
     if variant == "recipe, vLLM":
-        settings |= {"use_vllm": True, "generation_kwargs": {"min_tokens": length}}
+        settings |= {"use_vllm": True}
     changes = {
         "name": "benchmark",
         "without_gpu": None,

@@ -21,14 +21,8 @@ from grpo_utils.errors import nearest
 from grpo_utils.recipes import Recipe, RecipeError, Split, complaint
 from grpo_utils.tasks import DataError, Task
 
-ELSEWHERE = {
-    "output_dir",
-    "seed",
-    "reward_weights",
-    "report_to",
-    "peft_type",
-    "task_type",
-}  # what other blocks of a recipe decide
+# what other blocks of a recipe decide, or this project
+ELSEWHERE = ("output_dir", "seed", "reward_weights", "report_to", "peft_type", "task_type")
 POSITIVE = {
     *("max_steps", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
     *("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation", "num_generations_eval"),

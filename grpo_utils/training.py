@@ -63,8 +63,9 @@ def check_arguments(recipe: Recipe) -> None:
     """
     for block, target in (("grpo", GRPOConfig), ("warm_start", SFTConfig), ("lora", LoraConfig)):
         recipe_check.check_block(recipe.name, block, getattr(recipe, block) or {}, target)
-    for key in set(recipe.rewards) - set(rewards.REGISTRY):
-        raise RecipeError(f"Unknown key 'rewards.{key}' in recipe {recipe.name!r}{nearest(key, rewards.REGISTRY)}.")
+    for key in recipe.rewards:
+        if key not in rewards.REGISTRY:
+            raise RecipeError(f"Unknown key 'rewards.{key}' in recipe {recipe.name!r}{nearest(key, rewards.REGISTRY)}.")
     if recipe.tracking != "none" and importlib.util.find_spec(recipe.tracking) is None:
         raise RecipeError(f"Recipe {recipe.name!r} has tracking {recipe.tracking!r}: pip install {recipe.tracking}.")
     whole = launch.as_one_process(recipe)
@@ -369,7 +370,9 @@ def main() -> None:
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
     check_before_start(recipe)
-    train(recipe, arguments.folder or runs.start(recipe), on_log=Panel())
+    run = arguments.folder or runs.start(recipe)
+    practice_tasks(recipe, run)  # before a warm start: the filter by pass rate may leave too few
+    train(recipe, run, on_log=Panel())
 
 
 if __name__ == "__main__":

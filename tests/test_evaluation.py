@@ -127,7 +127,8 @@ def test_rewards_for_programs_pay_exactly_where_evaluation_says_so(sandbox, data
     assert [0.0 not in pair for pair in parts] == [scores["strict"] for scores in judged]
     for task, text, scores in zip(owners, texts, judged, strict=True):  # the shown tests, by themselves
         _, _, asked = task.question(prompt).partition(":\n")
-        shown = next(tuple(task.test_list[:k]) for k in range(4) if "\n".join(task.test_list[:k]) == asked)
+        parts = [tuple(task.test_list[:k]) for k in range(len(task.test_list) + 1)]
+        shown = next(part for part in parts if "\n".join(part) == asked)
         assert (scores["visible"] is None) == (not shown)
         code = task.strict_answer(text, prompt.tags[-1])
         if shown and code is not None:

@@ -132,6 +132,8 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, ca
     monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
     monkeypatch.setattr(tasks, "download", started.append)
     monkeypatch.setattr(runs, "need_gpu", lambda recipe: None)
+    monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without the machine, data and model
+    monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
     monkeypatch.setattr(verify, "verify", lambda recipe, *rest: started.append(recipe) or [])
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
