@@ -18,14 +18,16 @@ CORE = {  # the types of plain words, and the characters with which these begin
         list("-+.0123456789"),
     ),
 }
+MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`, which adds another block's keys; 1.2 leaves it to the reader
 
 
 class _Loader(yaml.SafeLoader):
-    """Knows the plain words of `CORE`, and refuses a block that has a key twice."""
+    """Knows the plain words of `CORE` and `<<`, and refuses a block that has a key twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        mapping, seen = super().construct_mapping(node, deep), set()
-        for key, _ in node.value:
+        own, seen = [key for key, _ in node.value if key.tag != MERGE], set()
+        mapping = super().construct_mapping(node, deep)
+        for key in own:
             name = self.construct_object(key, deep=True)
             if name in seen:
                 raise ValueError(f"the key {name!r} is there a second time on line {key.start_mark.line + 1}")
@@ -46,6 +48,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Loader.yaml_implicit_resolvers = {}  # not those of 1.1
+_Loader.add_implicit_resolver(MERGE, re.compile(r"<<\Z"), ["<"])
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Dumper.add_representer(str, _Dumper.represent_str)
 for _type, (_pattern, _first) in CORE.items():

@@ -218,6 +218,14 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(text, tmp_path):
         recipes.load(path)
 
 
+def test_a_block_may_take_over_the_keys_of_another_one():
+    text = "one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3}\nthree: {<<: [{a: 4}, *one], '<<': 5}\n"
+    expected = {"one": {"a": 1, "b": 2}, "two": {"a": 1, "b": 3}, "three": {"a": 4, "b": 2, "<<": 5}}
+    assert core_yaml.load(text) == expected
+    with pytest.raises(ValueError, match=r"the key 'b' is there a second time on line 2"):
+        core_yaml.load("one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3, b: 4}\n")
+
+
 def test_a_recipe_that_contains_itself_is_refused():
     overrides: dict = {"grpo.generation_kwargs": {}}
     overrides["grpo.generation_kwargs"]["again"] = overrides["grpo.generation_kwargs"]
