@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from grpo_utils import commands, identity, policy, results, rewards, runs, tasks, vllm_generation
+from grpo_utils import commands, identity, policy, results, rewards, runs, sources, tasks, vllm_generation
 from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Prompt, Recipe, Split
@@ -93,7 +93,7 @@ def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> 
         "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
         "data_sha256": _sha256([asdict(task) for task in used]),
-        "code_sha256": runs.code_hash(*SOURCES),
+        "code_sha256": sources.code_hash(*SOURCES),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
         "sampling": recipe.sampling.model_dump(mode="json", exclude_defaults=True),
