@@ -334,6 +334,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only the first so many documents")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
+    prompts(arguments.task, arguments.shots, arguments.limit)  # a wrong call makes no folder
+    if arguments.checkpoint != "base":
+        runs.need(runs.outputs() / recipe.name / "checkpoints" / arguments.checkpoint, "04_grpo_training")
     run = runs.start(recipe)
     path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)
     for name, right in found.items():

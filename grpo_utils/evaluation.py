@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tqdm import tqdm
 
-from grpo_utils import commands, identity, policy, results, rewards, runs, tasks, vllm_generation
+from grpo_utils import commands, identity, policy, results, rewards, runs, sources, tasks, vllm_generation
 from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Policy, Sampled
 from grpo_utils.recipes import Prompt, Recipe, Split
@@ -60,10 +60,10 @@ def sweep(
             in the place of the recipe's, after the recipe's worked examples. Its records have its name for a split.
 
     Raises:
+        DataError: see `tasks_of`.
         ModelError: the model cannot be loaded, has no chat template, or is not the one that an adapter was trained on.
     """
-    plan, label = recipe.evaluation.samples[split], dataset or split
-    batch = tasks.load(dataset, "test") if dataset else tasks.load_split(recipe, split)
+    plan, label, batch = recipe.evaluation.samples[split], dataset or split, tasks_of(recipe, split, dataset)
     base = identity.of_base(recipe.model)
     todo = []
     for checkpoint, number in itertools.product(checkpoints, plan if shots is None else shots):
@@ -87,13 +87,29 @@ def sweep(
             runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
 
 
+def tasks_of(recipe: Recipe, split: Split, dataset: str | None = None) -> list[Task]:
+    """Returns the tasks of a split of the recipe, or of another data set's test split.
+
+    Raises:
+        DataError: there are none, or records cannot have the data set's name.
+    """
+    if dataset is None:
+        return tasks.load_split(recipe, split)
+    if dataset in get_args(Split) or "/" in dataset:
+        raise tasks.DataError(
+            f"Records of another data set have its name, which {dataset!r} cannot be: call its folder in GRPO_DATA_DIR "
+            f"something without a slash and other than {', '.join(get_args(Split))}."
+        )
+    return tasks.load(dataset, "test")
+
+
 def header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | None) -> dict[str, Any]:
     """Returns what a record depends on besides its key and its base; a record with another header is made again."""
     return {
         "adapter_sha256": adapter_sha256,
         "dataset": recipe.dataset.model_dump(mode="json"),
         "data_sha256": _sha256([asdict(task) for task in used]),
-        "code_sha256": runs.code_hash(*SOURCES),
+        "code_sha256": sources.code_hash(*SOURCES),
         "prompt": recipe.prompt.model_dump(mode="json"),
         "temperature": recipe.evaluation.temperature,
         "sampling": recipe.sampling.model_dump(mode="json", exclude_defaults=True),
@@ -292,6 +308,27 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
     return verdict.status
 
 
+def _asked(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[str], Recipe, Split]:
+    """Which policies are to be measured, how, and on which split: checked before the run's folder is made."""
+    split = "test" if arguments.dataset else arguments.split
+    if split == "test" and not arguments.checkpoint:
+        raise runs.RunError("Name a --checkpoint for test: the one that was chosen on validation.")
+    tasks_of(recipe, split, arguments.dataset)
+    run = runs.outputs() / recipe.name
+    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
+    for name in names:
+        if name != results.BASE:
+            runs.need(run / "checkpoints" / name, "04_grpo_training")
+    if arguments.max_new_tokens is None:
+        return names, recipe, split
+    if not arguments.dataset:
+        raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")
+    if arguments.max_new_tokens < 1:
+        raise runs.RunError(f"--max-new-tokens must be at least 1, not {arguments.max_new_tokens}.")
+    limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
+    return names, recipe.model_copy(update={"evaluation": limit}), split
+
+
 def main() -> None:
     """Evaluates checkpoints of a run and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.evaluation", description=main.__doc__)
@@ -302,22 +339,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", action="append", help="base or checkpoint-N, repeatable (default: all)")
     arguments = parser.parse_args()
     recipe = commands.recipe_of(arguments)
+    names, measured, split = _asked(arguments, recipe)
     run = runs.start(recipe)
-    split = "test" if arguments.dataset else arguments.split
-    if split == "test" and not arguments.checkpoint:
-        raise runs.RunError("Name a --checkpoint for test: the one that was chosen on validation.")
-    if arguments.max_new_tokens is not None:
-        if not arguments.dataset:
-            raise runs.RunError("--max-new-tokens goes with --dataset; the recipe's own tasks have the recipe's limit.")
-        if arguments.max_new_tokens < 1:
-            raise runs.RunError(f"--max-new-tokens must be at least 1, not {arguments.max_new_tokens}.")
-        limit = recipe.evaluation.model_copy(update={"max_new_tokens": arguments.max_new_tokens})
-        recipe = recipe.model_copy(update={"evaluation": limit})
-    names = arguments.checkpoint or [results.BASE, *(folder.name for folder in runs.adapters(run))]
-    for name in names:
-        if name != results.BASE:
-            runs.need(run / "checkpoints" / name, "04_grpo_training")
-    sweep(recipe, run, names, split, dataset=arguments.dataset)
+    sweep(measured, run, names, split, dataset=arguments.dataset)
     records = results.load_records(run)
     print(results.summarise(records).round(3).to_string(index=False))
     for sentence in results.without_effect(records):

@@ -173,7 +173,7 @@ class VllmServer:
         # a new name each time: vLLM keeps the keys and values of prompts by the adapter's name
         self.adapter = f"step-{self.trainer.state.global_step}"
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        model.save_pretrained(self.adapters / self.adapter)
+        model.save_pretrained(self.adapters / self.adapter, selected_adapters=["default"])  # without the reference
         self._post("/v1/load_lora_adapter", lora_name=self.adapter, lora_path=str(self.adapters / self.adapter))
         for old in self.adapters.iterdir():
             if old.name != self.adapter:

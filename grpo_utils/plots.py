@@ -6,6 +6,7 @@
 
 import argparse
 import itertools
+import math
 import shlex
 import shutil
 import sys
@@ -130,8 +131,9 @@ def _by_checkpoint(records: pd.DataFrame) -> dict[str, Interval]:
 
 
 def _label(checkpoint: str) -> str:
-    names = {results.BASE: "base", results.WARM_START: "warm start"}
-    return names.get(checkpoint, f"step {results.step_of(checkpoint)}")
+    if 0 < results.step_of(checkpoint) < math.inf:
+        return f"step {results.step_of(checkpoint)}"
+    return {results.WARM_START: "warm start"}.get(checkpoint, checkpoint)
 
 
 def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_shots: int) -> Figure:

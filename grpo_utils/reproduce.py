@@ -27,7 +27,7 @@ from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets.config import Config
 
-from grpo_utils import commands, recipes, runs, tasks
+from grpo_utils import commands, recipes, runs, sources, tasks
 from grpo_utils.errors import UserError
 from grpo_utils.panel import HEADLESS
 from grpo_utils.recipes import Recipe
@@ -105,15 +105,15 @@ def notebooks() -> list[Path]:
 def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
     """Returns the hash of what an executed notebook depends on: its code and parameters, the package, and `before`.
 
-    Neither its prose nor its comments count (see `runs.meaning`). `before` is the stamp of the notebook that comes
+    Neither its prose nor its comments count (see `sources.meaning`). `before` is the stamp of the notebook that comes
     before it, and the hash of the data for the first.
     """
     digest = hashlib.sha256(before.encode())
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":
-            digest.update(runs.meaning(_plain(cell.source)).encode())
+            digest.update(sources.meaning(_plain(cell.source)).encode())
     digest.update(json.dumps(parameters, sort_keys=True).encode())
-    digest.update(runs.code_hash().encode())
+    digest.update(sources.code_hash().encode())
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ The checkpoint is chosen on the validation split; of the checkpoints, that one a
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,20 @@ def chain_records(recipe: Recipe, run: Path) -> pd.DataFrame:
     records = load_records(run)
     if records.empty:
         return records
-    records = records[records.checkpoint.str.fullmatch(rf"{BASE}|{WARM_START}|checkpoint-\d+")]
+    records = records[records.checkpoint.map(step_of) < math.inf]
     chosen = _ranked(records, recipe.prompt.shots)[:1]
     final = records.checkpoint.isin([WARM_START, *chosen]) & (records.shots == recipe.prompt.shots)
     measured = (records.checkpoint == BASE) | (records.split == "validation") | (records.split == "test") & final
     return records[measured & records.split.isin(list(recipe.evaluation.samples))].reset_index(drop=True)
 
 
-def step_of(checkpoint: str) -> int:
-    """Returns the number of GRPO's steps behind a checkpoint: -1 for the base, 0 for the warm start."""
-    special = {BASE: -1, WARM_START: 0}
-    return special[checkpoint] if checkpoint in special else int(checkpoint.rpartition("-")[2])
+def step_of(checkpoint: str) -> float:
+    """Returns the number of GRPO's steps behind a checkpoint: -1 for the base, 0 for the warm start.
+
+    An adapter that the chain did not make, of any other name, has infinity: it comes last, and is never the choice.
+    """
+    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint)
+    return {BASE: -1, WARM_START: 0}.get(checkpoint, int(step[1]) if step else math.inf)
 
 
 def of_policy(records: pd.DataFrame, checkpoint: str, split: str, shots: int) -> pd.DataFrame:
@@ -165,7 +169,8 @@ def choose(records: pd.DataFrame, shots: int) -> str:
 def _ranked(records: pd.DataFrame, shots: int) -> list[str]:
     """GRPO's checkpoints that were evaluated on validation, the best first."""
     kept = records[(records.split == "validation") & (records.shots == shots)]
-    means = kept[kept.checkpoint.map(step_of) > 0].groupby("checkpoint")["strict"].mean()
+    steps = kept.checkpoint.map(step_of)
+    means = kept[(steps > 0) & (steps < math.inf)].groupby("checkpoint")["strict"].mean()
     return sorted(means.index, key=lambda name: (-means[name], step_of(name)))
 
 

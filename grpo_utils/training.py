@@ -40,6 +40,7 @@ from grpo_utils import (
     results,
     rewards,
     runs,
+    sources,
     tasks,
     unsloth_training,
 )
@@ -350,9 +351,9 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
     """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
     path = run / "checkpoints" / identity.MADE_WITH
-    sources = runs.code_hash("extractors.py", "rewards", "tasks", "policy", "generation.py", "training.py", "sandbox")
+    code = sources.code_hash("extractors.py", "rewards", "tasks", "policy", "generation.py", "training.py", "sandbox")
     base = identity.fingerprint(recipe.model)
-    origin = f"base {base}\ncode {sources}\ndata {tasks.fingerprint(recipe)}\n"
+    origin = f"base {base}\ncode {code}\ndata {tasks.fingerprint(recipe)}\n"
     if not runs.adapters(run):
         runs.write(path, origin)
     elif not path.is_file() or path.read_text(encoding="utf-8") != origin:

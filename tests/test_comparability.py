@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils import comparability, identity
+from grpo_utils import comparability, identity, runs
+from grpo_utils.errors import UserError
 from grpo_utils.tasks import CodeTask, DataError
 
 TASK = CodeTask(
@@ -115,13 +116,15 @@ def data(tmp_path, monkeypatch):
         (["--shots", "4"], "There are 3 worked examples, so shots cannot be 4"),
         (["--shots", "-1"], "There are 3 worked examples, so shots cannot be -1"),
         (["--limit", "0"], "limit must be at least 1, not 0"),
+        (["--checkpoint", "checkpoint-9"], "checkpoint-9 is not in .*: run notebook 04_grpo_training first"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused_before_anything_is_loaded(options, message, data, monkeypatch):
+def test_a_wrong_call_is_refused_before_anything_is_loaded_or_made(options, message, data, monkeypatch):
     monkeypatch.setattr(identity, "of_base", pytest.fail)
     monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         comparability.main()
+    assert not runs.outputs().exists()
 
 
 @pytest.mark.parametrize("template", [True, False])

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_utils import evaluation, identity, recipes, results, rewards, runs, tasks
+from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
 from grpo_utils.sandbox import Check, Verdict
@@ -224,6 +226,29 @@ def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run,
     ]
     record = json.loads(evaluation.record_path(run, "base", "human-eval", 1).read_text())
     assert record["settings"]["max_new_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--split", "test"], "Name a --checkpoint for test"),
+        (["--max-new-tokens", "3"], "goes with --dataset"),
+        (["--checkpoint", "base", "--dataset", "mine", "--max-new-tokens", "0"], "must be at least 1"),
+        (["--checkpoint", "checkpoint-9"], "checkpoint-9 is not in .*: run notebook 04_grpo_training first"),
+        (["--checkpoint", "base", "--dataset", "nowhere"], "nowhere"),
+        # its records would be those of the recipe's own tasks, or lie where nobody looks for them
+        (["--checkpoint", "base", "--dataset", "test"], "'test' cannot be: .*GRPO_DATA_DIR.* train, validation, test"),
+        (["--checkpoint", "base", "--dataset", "more/mine"], "'more/mine' cannot be: .* without a slash"),
+    ],
+)
+def test_a_wrong_call_makes_no_run_and_no_record(options, message, tmp_path, monkeypatch):
+    for name in ("mine", "test", "more/mine"):
+        shutil.copytree(ROOT / "data" / "starter", tmp_path / name)
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["evaluation", "--recipe", "smoke-code", *options])
+    with pytest.raises(UserError, match=message):
+        evaluation.main()
+    assert not runs.outputs().exists()
 
 
 SCRIPT = """

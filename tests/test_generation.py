@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import evaluation, generation, policy, recipes, runs, tasks, training
+from grpo_utils.recipes import Model
 from grpo_utils.sandbox import Sandbox
 
 STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
@@ -286,6 +288,25 @@ def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, mon
         "top_p": 0.9,
         "min_p": 0.05,
         "repetition_penalty": 1.1,
+    }
+
+
+def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeypatch):
+    """Where there is a warm start and a KL divergence, the model holds a second one: its reference."""
+    config = LoraConfig(r=2, target_modules=["q_proj"])
+    model: Any = get_peft_model(policy.load(Model(name=str(tiny_model), dtype="float32")).model, config)
+    model.add_adapter("ref", config)
+    accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+    trainer: Any = SimpleNamespace(model=model, accelerator=accelerator, state=SimpleNamespace(global_step=3))
+    server = generation.VllmServer(load("one", tiny_model), tmp_path / "log", trainer)
+    server.adapters, sent = tmp_path / "adapters", []
+    monkeypatch.setattr(server, "_post", lambda path, **body: sent.append(body["lora_name"]))
+    server.sync_weights()
+    assert sent == ["step-3"]
+    assert {path.name for path in (server.adapters / "step-3").iterdir()} == {
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
     }
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from grpo_utils import evaluation, recipes, results, tasks
+from grpo_utils import evaluation, plots, recipes, results, tasks
 from grpo_utils.sandbox import Verdict
 
 RECIPE = recipes.load("smoke-code")
@@ -70,6 +70,22 @@ def test_the_difference_is_the_mean_of_the_per_task_differences(run):
 
 def test_the_choice_takes_the_earlier_of_two_equal_checkpoints_and_orders_by_step(run):
     assert results.choose(results.load_records(run), shots=1) == "checkpoint-2"
+
+
+def test_an_adapter_that_the_chain_did_not_make_is_summarised_last_and_never_the_choice(run):
+    for name in ("my-adapter", "mine-2", "checkpoint-2-backup"):
+        write_record(run, name, "validation", [[completion(True)] * 3])
+    write_record(run, "checkpoint-2", "validation", [[completion(False)] * 2])
+    write_record(run, "checkpoint-4", "validation", [[completion(False), completion(True)]])
+    records = results.load_records(run)
+    assert results.choose(records, shots=1) == "checkpoint-4"
+    table = results.summarise(records)
+    assert table[table.split == "validation"].checkpoint.tolist() == [
+        *("checkpoint-2", "checkpoint-4", "checkpoint-10"),
+        *("checkpoint-2-backup", "mine-2", "my-adapter"),
+    ]
+    figure = plots.learning_curve(records, 1)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()][-2:] == ["mine-2", "my-adapter"]
 
 
 def test_policies_that_saw_different_tasks_are_not_compared(run):
