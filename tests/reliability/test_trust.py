@@ -50,12 +50,6 @@ def test_the_maths_chain_runs(tmp_path):
     assert "| base prompt |" in done.stdout
 
 
-def test_figures_of_another_matplotlib_are_left_out_and_said_so(tmp_path, capsys):
-    recorded = {"results.csv": "a", "figures/curve.png": "b"}
-    assert verify.comparable(recorded, drawn_with="0.1") == {"results.csv"}
-    assert "matplotlib 0.1 drew them" in capsys.readouterr().out
-
-
 def test_a_difference_is_named():
     with pytest.raises(RunError, match=r"^b, c: not what the records give\.$"):
         verify.require_equal(
