@@ -8,7 +8,6 @@ to the socket. All it can forge that way is its own return values.
 import atexit
 import builtins
 import io
-import json
 import marshal
 import os
 import sys
@@ -16,8 +15,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import codec
-from .protocol import HEADER, LENGTH, MAX_MESSAGE, MAX_STDOUT, OPAQUE, PRINTED, RAISED, VALUE
+from . import codec, objects
+from .protocol import MAX_STDOUT, OPAQUE, PRINTED, RAISED, VALUE
+from .wire import describe, read_message, send
 
 # The candidate may replace these in `builtins`; an honest one that does so by accident still gets its answer.
 _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
@@ -51,9 +51,7 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         return send(connection, RAISED, describe(error))
     send(connection, VALUE, b"null")
     if mode == "remote":
-        from .objects import serve
-
-        return serve(connection, space, data)
+        return objects.serve(connection, space, data)
     for call, drain in data:
         try:
             kind, payload = VALUE, codec.encode(_eval(call, space), drain)
@@ -62,22 +60,6 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         except BaseException as error:
             kind, payload = RAISED, describe(error)
         send(connection, kind, payload)
-
-
-def describe(error: BaseException) -> bytes:
-    """Class name and text of an exception."""
-    try:
-        text = str(error)[:MAX_MESSAGE]
-    except BaseException:  # a hostile __str__
-        text = ""
-    return json.dumps([_name(error)[:100], text]).encode()
-
-
-def _name(error: BaseException) -> str:
-    try:
-        return str(type(error).__name__)
-    except BaseException:  # a hostile metaclass
-        return "Exception"
 
 
 def _serve_script(connection: int, descriptors: list[int], code: str) -> None:
@@ -127,27 +109,6 @@ class _Output(io.RawIOBase):
             self.left -= len(part)
             send(self.connection, PRINTED, part)
         return len(data)
-
-
-def send(connection: int, kind: bytes, payload: bytes) -> None:
-    message = memoryview(HEADER.pack(kind, len(payload)) + payload)
-    while message:
-        message = message[os.write(connection, message) :]
-
-
-def read_message(connection: int) -> bytes:
-    """The next message of the judge.
-
-    Raises:
-        EOFError: there is none any more.
-    """
-    message = bytearray(os.read(connection, 1 << 16))  # nearly always all of it
-    while len(message) < LENGTH.size or len(message) < LENGTH.size + LENGTH.unpack_from(message)[0]:
-        part = os.read(connection, 1 << 20)
-        if not part:
-            raise EOFError("the trusted side closed the connection")
-        message += part
-    return bytes(message[LENGTH.size :])
 
 
 # Made once, in the zygote: whatever a child must set up itself, it sets up for every check.

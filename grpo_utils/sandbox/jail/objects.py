@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import codec
-from .child import describe, read_message, send
 from .protocol import CALLBACK, OPAQUE, RAISED, VALUE
+from .wire import describe, read_message, send
 
 _BINARY = "add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul".split()
 BINARY = frozenset(f"__{prefix}{name}__" for name in _BINARY for prefix in ("", "r", "i")) - {"__idivmod__"}

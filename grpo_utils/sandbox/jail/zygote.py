@@ -23,7 +23,7 @@ from . import child, kernel, seccomp
 from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT, START
 
 THREADS = 64  # of one candidate
-SPARE_THREADS = 256  # that the user of a worker may start after it, where they count together
+SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
 STACK_BYTES = 64 << 20  # deep recursion is honest
 
 _exit = os._exit  # the candidate may replace the one in `os`
@@ -130,7 +130,8 @@ class Zygote:
             self._become_first_process()
         self._turn_on("privileges", kernel.limit_privileges)
         self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
-        self.threads = most_threads(private=self.own_processes)
+        most = most_threads(private=self.own_processes)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self._turn_on("capabilities", kernel.drop_capabilities)
         files = self._turn_on("landlock", lambda: kernel.restrict_files(config["numpy"]))
         if not files:
@@ -188,7 +189,6 @@ class Zygote:
         if not self.own_processes:  # else the kernel sees to it
             kernel.die_with_parent()
             os.setsid()
-        resource.setrlimit(resource.RLIMIT_NPROC, (self.threads, self.threads))
         gc.enable()
         os.close(self.control_fd)
         return lambda: child.run(connection, self.close_doors)
@@ -255,7 +255,7 @@ def limit_resources(memory_mb: int) -> str:
 
 
 def most_threads(private: bool) -> int:
-    """What a child may bring the number of its user's processes and threads to.
+    """What a worker may bring the number of its user's processes and threads to.
 
     Args:
         private: whether this process has a user namespace of its own, in which it is counted by itself.

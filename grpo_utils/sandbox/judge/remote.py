@@ -40,7 +40,7 @@ def connect(to: Link) -> None:
 
 def describe(value: Any) -> tuple[str, int] | None:
     """How a stand-in travels back: "handle" or "class", and the candidate's number."""
-    if isinstance(value, RemoteType):
+    if type(value) is RemoteType:
         return "class", about(value, "number")
     if is_remote(value):
         if isinstance(value, BaseException):
@@ -101,7 +101,7 @@ class RemoteType(type):
 
 def about(value: Any, name: str) -> Any:
     """An attribute of a stand-in itself, or of its class, and not of what it stands for."""
-    kind = value if isinstance(value, RemoteType) else type(value)
+    kind = value if type(value) is RemoteType else type(value)
     return type.__getattribute__(kind, name)
 
 

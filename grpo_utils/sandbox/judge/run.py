@@ -128,9 +128,9 @@ class _Space(dict[str, Any]):
         if name in self._found:
             return self._found[name]
         value = self._link.request("global", name)
-        if isinstance(value, remote.RemoteType) and name[:1].isupper():
+        if type(value) is remote.RemoteType and name[:1].isupper():
             type.__setattr__(value, "named", True)
-        if isinstance(value, remote.RemoteType) or remote.is_remote(value):
+        if type(value) is remote.RemoteType or remote.is_remote(value):
             self._found[name] = value
         return value
 

@@ -80,12 +80,12 @@ class Zygote:
         Raises:
             ZygoteDied: the zygote ended, could not fork, or the child was killed from outside.
         """
+        session.close()  # a child that waits for more ends now
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         if patience <= 0 or not poll.poll(1 + 1000 * patience):
             with contextlib.suppress(OSError):  # shows when the report lacks
                 self.control.send(KILL)
-        session.close()
         try:
             data = self.control.recv(REPORT.size, socket.MSG_WAITALL)
         except OSError as error:
