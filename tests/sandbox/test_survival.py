@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from grpo_utils.sandbox import Check, Sandbox, judge, planner
+from grpo_utils.sandbox import Check, Sandbox
 
 from .conftest import check_of
 

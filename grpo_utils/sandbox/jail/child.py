@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import codec, objects
-from .protocol import MAX_STDOUT, OPAQUE, PRINTED, RAISED, VALUE
+from .protocol import MAX_CAPTURED, OPAQUE, PRINTED, RAISED, VALUE
 from .wire import describe, read_message, send
 
 # The candidate may replace these in `builtins`; an honest one that does so by accident still gets its answer.
@@ -98,7 +98,7 @@ class _Output(io.RawIOBase):
 
     name = "<stdout>"
     connection = -1
-    left = MAX_STDOUT
+    left = MAX_CAPTURED
 
     def writable(self) -> bool:
         return True

@@ -9,7 +9,6 @@ import builtins
 import copy
 import json
 import operator
-import random
 import sys
 import time
 import types
@@ -276,7 +275,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "text": lambda _, name, value, *form: {"str": str, "repr": repr, "format": format}[name](value, *form),
     "next": _next,
     "plain": _plain,
-    "seed": lambda _, *seed: random.seed(*seed),
+    "seed": lambda _, *seed: __import__("random").seed(*seed),
     "run": lambda _, awaitable: __import__("asyncio").run(awaitable),
     "recursion": lambda _, limit: sys.setrecursionlimit(limit),
 }

@@ -22,6 +22,7 @@ CALLBACK = b"c"  # the candidate calls a function of the tests
 PRINTED = b"o"  # part of the standard output
 
 MAX_STDOUT = 10_000  # bytes of standard output that are kept
+MAX_CAPTURED = 200_000  # bytes of it that tests can see
 MAX_SCRIPT_OUTPUT = 16 << 20  # bytes that a script may print
 MAX_MESSAGE = 500  # characters of an exception's text
 BACKSTOP = 10  # wall-clock limit, as a multiple of the time limit

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..jail.kernel import die_with_parent
-from ..jail.protocol import BACKSTOP, LENGTH, MAX_MESSAGE
+from ..jail.protocol import BACKSTOP, LENGTH, MAX_MESSAGE, MAX_STDOUT
 from ..verdict import Verdict
 from . import names
 from .planner import Plan, plan
@@ -192,7 +192,7 @@ def _ran(planned: Plan, session: Session, run: Any) -> _Ran:
         tally = vars(run(planned, session))
     except NeedsBody:
         tally = None
-    return _Ran(tally, session.printed.decode("latin-1"), session.left)
+    return _Ran(tally, session.printed[:MAX_STDOUT].decode("latin-1"), session.left)
 
 
 def _without_judge(code: int, count: int, seconds: float) -> Verdict:

@@ -16,8 +16,8 @@ from ..jail.protocol import (
     HEADER,
     KILL,
     LENGTH,
+    MAX_CAPTURED,
     MAX_SCRIPT_OUTPUT,
-    MAX_STDOUT,
     NOT_STARTED,
     PRINTED,
     REPORT,
@@ -159,7 +159,9 @@ class Session:
             payload = self._take(length)
             if kind != PRINTED:
                 return kind, payload
-            self.printed += payload[: max(0, MAX_STDOUT - len(self.printed))]
+            self.printed += payload
+            if not payload or len(self.printed) > MAX_CAPTURED:  # no frames that a child of ours would send
+                self.stop(Ended())
             if self.capture is not None:
                 self.capture(payload)
 
@@ -251,7 +253,7 @@ class Session:
         finally:
             if feed >= 0:
                 os.close(feed)
-            self.printed += printed[:MAX_STDOUT]
+            self.printed += printed[:MAX_CAPTURED]
             self._poll.unregister(output)
             self._poll.register(self._connection, select.POLLIN)
 
