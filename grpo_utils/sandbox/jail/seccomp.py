@@ -26,7 +26,7 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # isatty, window size
 _SEPARATE = ("clone3", "fcntl", "ioctl", "prlimit64", "socketpair")
 _PATHS = ("open", "openat", "getdents64")
 _SIGKILL, _AF_UNIX = 9, 1
-_STREAM = (1, 0x801, 0x80001, 0x80801)  # a datagram socket could send to every other one, by its path
+_STREAM = (0, 1, 0x801, 0x80001, 0x80801)  # a datagram socket could send to every other one, by its path
 # Names of threads and of memory. Not: the signal at the parent's death, which would be lost.
 _PRCTL = (15, 16, 0x53564D41)
 _PR_SET_SECCOMP, _FILTER = 22, 2  # not its strict mode, which ends a process by SIGKILL, as the host does without memory

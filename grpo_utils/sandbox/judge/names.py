@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import datetime
 import importlib
 import re
 import sys
@@ -45,7 +46,7 @@ _PACKAGES = frozenset("np numpy pd pandas scipy sympy torch plt matplotlib sklea
 
 def allow_numpy() -> None:
     """Let the tests of this process use NumPy, which it has imported."""
-    global ALLOWED, IMPLICIT, _PACKAGES
+    global ALLOWED, IMPLICIT
     ALLOWED |= {"numpy", "numpy.testing", "numpy.linalg"}
     IMPLICIT |= {"numpy"}
     EXPORTS["np"] = ""
@@ -81,9 +82,10 @@ def _common() -> dict[str, Any]:
     return space | ({"np": module("numpy")} if "np" in EXPORTS else {})
 
 
-def trusted() -> dict[str, Any]:
-    """A fresh space of names for tests, without the candidate's."""
-    return {"__builtins__": BUILTINS.copy(), "__name__": "__main__", **_common()}
+def trusted(datetime_class: bool = False) -> dict[str, Any]:
+    """A fresh space of names for tests, without the candidate's; `datetime` is the module or the class in it."""
+    space = {"__builtins__": BUILTINS.copy(), "__name__": "__main__", **_common()}
+    return space | {"datetime": space["datetime"].datetime} if datetime_class else space
 
 
 def known_names() -> set[str]:
@@ -169,22 +171,18 @@ def called_modules(trees: list[ast.Module]) -> set[str]:
     """Names of modules that are called: no module can be, so `queue(3)` is a function of the candidate."""
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-    return named & sys.stdlib_module_names - ({"datetime"} if not_the_module(trees) else set())
+    return named & (sys.stdlib_module_names - {"datetime"})
 
 
-def not_the_module(trees: list[ast.Module]) -> bool:
+def uses_datetime_class(trees: list[ast.Module]) -> bool:
     """Whether `datetime` is used as the class of that name: called, or for an attribute that the module lacks."""
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "datetime"
-        or isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "datetime"
-        and not hasattr(importlib.import_module("datetime"), node.attr)
-        for tree in trees
-        for node in ast.walk(tree)
-    )
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        match node:
+            case ast.Call(func=ast.Name(id="datetime")):
+                return True
+            case ast.Attribute(value=ast.Name(id="datetime"), attr=name) if not hasattr(datetime, name):
+                return True
+    return False
 
 
 class NotSplittable(Exception):

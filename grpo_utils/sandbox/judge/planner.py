@@ -11,9 +11,8 @@ Tests whose meaning could change when their calls run ahead of them (statements 
 """
 
 import ast
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any
@@ -27,12 +26,13 @@ from .session import Unsupported
 _DRAINING = frozenset("list tuple set frozenset sorted sum max min dict Counter deque".split())
 # What the judge evaluates in its own process, because it changes nothing there.
 _PURE = frozenset(
-    "abs all any ascii bin bool bytearray bytes callable chr complex dict divmod enumerate filter float format frozenset"
-    " hex int isinstance issubclass iter len list map max min next oct ord pow range repr reversed round set slice"
-    " sorted str sum tuple type zip Counter OrderedDict defaultdict deque Decimal Fraction date timedelta isclose approx"
-    " datetime".split()
+    "abs all any bool chr dict enumerate float frozenset isinstance issubclass len list max min ord repr reversed round"
+    " set sorted str sum tuple type zip Counter OrderedDict defaultdict deque date isclose approx".split()
 )
-_PURE_MODULES = frozenset("cmath collections datetime fractions itertools json math operator statistics string".split())
+_PURE_ATTRIBUTES = frozenset(
+    "isclose isnan isinf sqrt fabs copysign floor ceil pi e inf nan Counter OrderedDict defaultdict deque date datetime"
+    " timedelta lower upper strip split items keys values copy tolist".split()
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Plan:
         asserts: in order; none where the tests cannot be split.
         setup_code: of the setup's statements that do not depend on the candidate.
         pure: whether evaluating the asserts changes nothing in the process that does it.
+        datetime_class: whether `datetime` without an import is the class of that name.
     """
 
     tests: tuple[str, ...]
@@ -73,6 +74,7 @@ class Plan:
     asserts: tuple[SplitAssert, ...] = ()
     setup_code: CodeType | None = None
     pure: bool = False
+    datetime_class: bool = False
 
     @cached_property
     def body(self) -> Body:
@@ -127,7 +129,7 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     whole = Plan(texts, setup, own, frozenset())
     if not whole.body.count:
         raise Unsupported("there are no tests" if not texts else "the tests hold no assert and expect no exception")
-    return Plan(texts, setup, own, whole.body.used)
+    return replace(whole, used=whole.body.used, datetime_class=names_.uses_datetime_class(trees))
 
 
 def _split(
@@ -150,7 +152,8 @@ def _split(
     if not asserts:
         raise Unsupported("there are no tests")
     setup_code = compile(scope.setup, "<setup>", "exec") if scope.setup.body else None
-    return Plan(texts, setup, own, frozenset(scope.used), tuple(calls), tuple(asserts), setup_code, pure)
+    used, as_class = frozenset(scope.used), names_.uses_datetime_class(trees)
+    return Plan(texts, setup, own, used, tuple(calls), tuple(asserts), setup_code, pure, as_class)
 
 
 class _Splitter(ast.NodeTransformer):
@@ -216,17 +219,16 @@ def _drains(call: ast.Call) -> bool:
 
 
 def _is_pure(expression: ast.expr) -> bool:
-    """Whether evaluating it changes nothing but what it makes itself."""
+    """Whether evaluating it changes nothing but what it makes itself, and takes no longer than its values are long."""
     for node in ast.walk(expression):
-        if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
-            return False
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            return False
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _PURE:
-            return False
-        if isinstance(node, ast.Attribute):
-            root = chain(node)[-1]
-            if isinstance(root, ast.Name) and root.id in sys.stdlib_module_names and root.id not in _PURE_MODULES:
+        match node:
+            case ast.Await() | ast.Yield() | ast.YieldFrom() | ast.NamedExpr() | ast.FormattedValue():
+                return False
+            case ast.BinOp(op=operator) if not isinstance(operator, ast.Add | ast.Sub):
+                return False  # a short value can stand for a large number, or for a format
+            case ast.Call(func=ast.Name(id=name)) if name not in _PURE:
+                return False
+            case ast.Attribute(attr=name) if name not in _PURE_ATTRIBUTES:
                 return False
     return True
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ from .link import Link
 from .planner import Plan, SplitAssert
 from .scores import CandidateError, Tally
 from .session import Session, Stop, Unsupported
+
+
+SMALL = 1 << 16  # bytes of a value that the judge's own process reads, whatever they are
+EXPENSIVE = (b'{"range"', b'{"Decimal"', b'{"Fraction"', b'{"int"')  # short values that can take long to compute with
 
 
 class NeedsBody(Exception):
@@ -64,7 +69,7 @@ def run_split(plan: Plan, session: Session) -> Tally:
         NeedsBody: a value is not plain data.
     """
     tally = Tally()
-    space = names.trusted()
+    space = names.trusted(plan.datetime_class)
     try:
         if plan.setup_code is not None:
             run_setup(plan.setup_code, space)
@@ -98,6 +103,8 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
         try:
             if kind == RAISED:
                 raise candidate_error(payload)
+            if len(payload) > SMALL or any(tag in payload for tag in EXPENSIVE):
+                session.isolate()
             values[f"_{number}_"] = decode(payload)
         except (CandidateError, NotPlain) as error:
             values.failures[f"_{number}_"] = error
@@ -107,7 +114,7 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
         raise
     except Exception as error:
         return error
-    except BaseException as error:  # sys.exit() in a test
+    except (SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # sys.exit() in a test
         raise Unsupported(f"the tests raise {type(error).__name__}") from None
 
 
@@ -117,11 +124,11 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
 class _Space(dict[str, Any]):
     """The globals of the tests: a name that is not theirs is the candidate's."""
 
-    def __init__(self, link: Link, own: frozenset[str]) -> None:
-        super().__init__(names.BUILTINS | names.trusted())
+    def __init__(self, link: Link, plan: Plan) -> None:
+        super().__init__(names.BUILTINS | names.trusted(plan.datetime_class))
         self._link = link
         self._found: dict[str, Any] = {}
-        for name in own & self.keys() - {"__builtins__"}:
+        for name in plan.own & self.keys() - {"__builtins__"}:
             del self[name]
 
     def __missing__(self, name: str) -> Any:
@@ -189,8 +196,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
     remote.connect(link)
     try:
         loaded(session)
-        with _captured(session):
-            space = _Space(link, plan.own)
+        with _connected(session, link):
+            space = _Space(link, plan)
             space |= {JUDGED: judged, TYPE_OF: remote.type_of}
             link.share(space, body.classes)
             for number, unit in enumerate(body.units):
@@ -225,10 +232,8 @@ def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], sessi
     """One outcome per assert that ran, or that something kept from running."""
     ended = session.stopped or stops.get(0)
     for number in range(body.count):
-        stop = ended or next(
-            (stops[index] for index, unit in enumerate(body.units) if index in stops and unit.first <= number < unit.last),
-            next(iter(stops.values()), None) if number < body.units[0].last else None,
-        )
+        # a function that one part of the tests defines is perhaps called by a later one
+        stop = ended or next((stops[index] for index in stops if number < body.units[index].last), None)
         if number in judged.results:
             error = judged.results[number]
             tally.add(error, body.source(number) if error is not None else "")
@@ -245,16 +250,22 @@ def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], sessi
 
 
 @contextlib.contextmanager
-def _captured(session: Session) -> Iterator[None]:
-    """What the candidate prints during a call goes to the tests' standard output, which they may replace."""
+def _connected(session: Session, link: Link) -> Iterator[None]:
+    """Tests see what the candidate prints, share its clock, and seed its random numbers with theirs."""
     sys.stdout = nowhere = _Nowhere()
 
     def capture(data: bytes) -> None:
         if sys.stdout is not nowhere:
             sys.stdout.write(data.decode(errors="replace"))
 
+    seed = random.seed
+
+    def seed_both(*arguments: Any) -> None:
+        seed(*arguments)
+        link.request("seed", *arguments)
+
     session.capture = capture
-    time.sleep = session.sleep
+    time.sleep, random.seed = session.sleep, seed_both
     yield
 
 

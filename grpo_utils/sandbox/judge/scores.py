@@ -91,7 +91,8 @@ def verdict(tally: Tally, report: Report, printed: bytes, judged: bool = True) -
     outcomes: list[Any] = [end if one == GONE else one for one in tally.outcomes]
     failures: list[Status] = [one for one in outcomes if one != "passed"]
     if not failures and not judged:
-        return Verdict("unsupported", error_message="the tests use nothing of the program's")
+        unused = "the tests use nothing of the program's"
+        return Verdict("unsupported", 0, len(outcomes), tuple(outcomes), error_message=unused)
     message = tally.error_message
     if failures[:1] == [end] or (not message and not tally.error_type and failures):
         message = message or how_it_ended(report, late)

@@ -62,6 +62,7 @@ def limit_resources(memory_mb: int) -> None:
 
 
 def send(connection: socket.socket, message: Any) -> None:
+    """Send a message as JSON."""
     data = json.dumps(message).encode()
     connection.sendall(LENGTH.pack(len(data)) + data)
 
@@ -81,6 +82,7 @@ class Server:
 
     def __init__(self, trainer: socket.socket, zygote: Zygote) -> None:
         self._trainer, self._zygote = trainer, zygote
+        self._writer: int | None = None  # in a fork: where its result goes
 
     def answer(self, check: dict[str, Any]) -> Any:
         """The fields of a verdict, in order; or the reason why nothing is known about the candidate."""
@@ -92,6 +94,9 @@ class Server:
             return list(vars(Verdict("unsupported", error_message=str(error)[:MAX_MESSAGE])).values())
         except ZygoteDied as error:
             return str(error)
+        except Exception as error:  # a fault of the judge itself: it must not end a batch, or a training
+            text = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+            return list(vars(Verdict("infrastructure", error_message=text)).values())
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -117,7 +122,19 @@ class Server:
         """Start the candidate, run the tests, end it, and say how it went."""
         session = self._zygote.start(timeout)
         session.send(*request)
-        ran = self._forked(planned, session, run) if fork else _ran(planned, session, run)
+        session.isolate = lambda: self._isolate(session)
+        try:
+            if fork:
+                _ = planned.count  # prepared here, where it is kept
+                session.isolate()
+            ran = _ran(planned, session, run)
+            if self._writer is not None:
+                os.write(self._writer, json.dumps(vars(ran)).encode())
+        except _Elsewhere as elsewhere:
+            ran = elsewhere.ran
+        finally:
+            if self._writer is not None:
+                os._exit(0)
         tally = None if ran.tally is None else Tally(**ran.tally)
         in_time = tally is not None and not tally.timed_out
         report = self._zygote.finish(session, ran.left if in_time else 0.0)
@@ -127,29 +144,33 @@ class Server:
             raise _Again(ran.left)
         return verdict(tally, report, ran.printed.encode("latin-1"), bool(planned.used))
 
-    def _forked(self, planned: Plan, session: Session, run: Any) -> "_Ran":
-        """The same in a process of its own."""
-        _ = planned.count  # prepared here, where it is kept
+    def _isolate(self, session: Session) -> None:
+        """Go on in a fork of this process, which tells in the end what came of it.
+
+        Raises:
+            _Elsewhere: in this process, with what the fork told.
+        """
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            try:
-                die_with_parent()
-                signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * session.timeout)
-                os.close(reader)
-                session.in_own_process = True
-                with open(writer, "w") as file:
-                    json.dump(vars(_ran(planned, session, run)), file)
-            finally:
-                os._exit(0)
+            self._writer = writer
+            die_with_parent()
+            signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * session.timeout)
+            os.close(reader)
+            session.in_own_process = True
+            session.isolate = lambda: None
+            return
         os.close(writer)
-        with open(reader, "rb") as file:
-            data = self._result(file.fileno(), pid, session.timeout)
+        try:
+            data = self._result(reader, pid, session.timeout)
+        finally:
+            os.close(reader)
         _, status = os.waitpid(pid, 0)
         try:
-            return _Ran(**json.loads(data))
+            raise _Elsewhere(_Ran(**json.loads(data)))
         except ValueError:  # it did not come to the end
-            return _Ran(None, died=os.waitstatus_to_exitcode(status) or -signal.SIGABRT)
+            code = os.waitstatus_to_exitcode(status) or -signal.SIGABRT
+            raise _Elsewhere(_Ran(None, died=code)) from None
 
     def _result(self, reader: int, pid: int, timeout: float) -> bytes:
         """What a fork writes until it ends; it is ended when it takes too long or the trainer is gone."""
@@ -167,6 +188,14 @@ class Server:
             if not part:
                 return data
             data += part
+
+
+class _Elsewhere(BaseException):
+    """A fork has run the tests; not to be caught by them."""
+
+    def __init__(self, ran: "_Ran") -> None:
+        super().__init__()
+        self.ran = ran
 
 
 class _Again(Exception):

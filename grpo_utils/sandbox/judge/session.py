@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,7 @@ class Session:
         timed_out: whether its time is up.
         stopped: what ended the tests, even if they went on as if nothing had happened.
         capture: called with what it prints while the tests wait.
+        isolate: makes the rest of the check run in a process of its own, if it does not yet.
         in_own_process: whether this check has a judge's process of its own, whose waits for a core are the check's.
     """
 
@@ -125,6 +127,7 @@ class Session:
         self.stopped: Stop | None = None
         self.capture: Any = None
         self.in_own_process = False
+        self.isolate: Callable[[], None] = lambda: None
 
     @property
     def left(self) -> float:
