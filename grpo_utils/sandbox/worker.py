@@ -6,7 +6,6 @@ parsed or computed with in this one; a verdict is JSON of bounded length.
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""What a test may look like: of each form a right program passes and a wrong one does not, or the verdict says why not."""
+"""What a test may look like: a right program passes and a wrong one does not, or the verdict says why not."""
 
 import json
 import math
@@ -45,7 +45,9 @@ def test_numpy_where_it_is_asked_for(numpy_sandbox: Sandbox, form: dict[str, Any
 
 def test_arrays_travel_by_value(numpy_sandbox: Sandbox) -> None:
     code = "import numpy as np\ndef f(x):\n    x[0] = 9\n    return np.sort(x)"
-    test = "import numpy as np\nx = np.array([3, 1, 2])\ny = f(x)\nassert np.array_equal(y, [1, 2, 9])\nassert x[0] == 9"
+    test = (
+        "import numpy as np\nx = np.array([3, 1, 2])\ny = f(x)\nassert np.array_equal(y, [1, 2, 9])\nassert x[0] == 9"
+    )
     assert numpy_sandbox.check(code, [test], names=["f"]).ok
     allclose = ["assert np.allclose(f(np.ones(2)), [1.0, 9.0])"]
     assert numpy_sandbox.check(code, allclose, names=["f"]).ok
@@ -56,7 +58,11 @@ def test_arrays_travel_by_value(numpy_sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("code", "test", "decided"),
     [
-        ("class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x", "assert P(1) == P(1)", True),
+        (
+            "class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x",
+            "assert P(1) == P(1)",
+            True,
+        ),
         ("class P:\n    def __init__(s, x): s.x = x", "p = P(1)\nassert p == p and p.x == 1", False),
         ("import enum\nclass P(enum.Enum):\n    A = 1", "assert P(1) == P.A", False),
         ("class P(list): pass", "assert P([1]) == [1]", False),
@@ -73,9 +79,15 @@ def test_the_verdict_says_when_the_candidates_own_code_decided(
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("import decimal\ndecimal.getcontext().prec = 3", "import decimal\nassert decimal.Decimal(1) / 3 > add(0, 0.33301)"),
+        (
+            "import decimal\ndecimal.getcontext().prec = 3",
+            "import decimal\nassert decimal.Decimal(1) / 3 > add(0, 0.33301)",
+        ),
         ("import math\nmath.pi = 3", "import math\nassert math.pi > add(3, 0.1)"),
-        ("import sys\nsys.setrecursionlimit(150)", "def deep(n): return n and deep(n - 1)\nassert deep(300) == add(0, 0)"),
+        (
+            "import sys\nsys.setrecursionlimit(150)",
+            "def deep(n): return n and deep(n - 1)\nassert deep(300) == add(0, 0)",
+        ),
         ("import random\nrandom.random = lambda: 7", "import random\nassert random.random() < add(1, 1)"),
     ],
 )
@@ -107,16 +119,16 @@ def test_an_assert_in_a_loop_is_one(sandbox: Sandbox) -> None:
 
 
 FIRE = {
-    "brackets and quotes": ("add", "import os\nFRAME = b'[' * 61 + b'\\\\\"' * 400_000", "assert add(1, 2) == 3"),
-    "a format": ("add", "def add(a, b): return '%700000000d'", "assert add(2, 2) % 3 == 1"),
-    "a regular expression": ("add", "def add(a, b): return 'a' * 40 + '!'", "import re\nassert re.fullmatch(r'(\\w+\\s?)+', add(1, 2))"),
-    "a range": ("add", "def add(a, b): return range(10**15)", "assert sum(add(1, 2)) == 3"),
-    "an exponent": ("add", "def add(a, b): return 10**9", "assert 7 ** add(1, 2) == 3"),
-    "a long list": ("add", "def add(a, b): return list(range(200_000))", "assert sum(add(1, 2)) == 3"),
-    "a long text": ("add", "def add(a, b): return 'x' * 1_000_000", "assert add(1, 2) * 1000 == ''"),
-    "endless items": ("add", "def add(a, b):\n    while True: yield 1", "assert list(add(1, 2)) == 3"),
-    "sleep": ("add", "import time\ndef add(a, b): time.sleep(60)", "assert add(1, 2) == 3"),
-    "a trickle": ("add", "import time\ndef add(a, b):\n    while True: time.sleep(0.001)", "assert add(1, 2) == 3"),
+    "brackets and quotes": ("import os\nFRAME = b'[' * 61 + b'\\\\\"' * 400_000", "assert add(1, 2) == 3"),
+    "a format": ("def add(a, b): return '%700000000d'", "assert add(2, 2) % 3 == 1"),
+    "a regular expression": ("def add(a, b): return 'a' * 40 + '!'", r"assert re.match(r'(\w+\s?)+$', add(1, 2))"),
+    "a range": ("def add(a, b): return range(10**15)", "assert sum(add(1, 2)) == 3"),
+    "an exponent": ("def add(a, b): return 10**9", "assert 7 ** add(1, 2) == 3"),
+    "a long list": ("def add(a, b): return list(range(200_000))", "assert sum(add(1, 2)) == 3"),
+    "a long text": ("def add(a, b): return 'x' * 1_000_000", "assert add(1, 2) * 1000 == ''"),
+    "endless items": ("def add(a, b):\n    while True: yield 1", "assert list(add(1, 2)) == 3"),
+    "sleep": ("import time\ndef add(a, b): time.sleep(60)", "assert add(1, 2) == 3"),
+    "a trickle": ("import time\ndef add(a, b):\n    while True: time.sleep(0.001)", "assert add(1, 2) == 3"),
 }  # fmt: skip
 WIRE = """
 import os, stat, struct
@@ -133,7 +145,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("name", FIRE)
 def test_a_judge_under_fire_ends_in_time_and_spares_the_trainer(sandbox: Sandbox, name: str) -> None:
-    _, code, test = FIRE[name]
+    code, test = FIRE[name]
     limit = 1.0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.monotonic()

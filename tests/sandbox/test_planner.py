@@ -92,7 +92,9 @@ def test_only_calls_of_the_candidate_travel(test: str, names_in_calls: list[set[
     assert not [call for call in calls if expected & {item for item in call.co_consts if item in expected}]
 
 
-@pytest.mark.parametrize("test", ["assert [f(n) for n in (1, 2)] == [1, 2]", "assert f(1) or f(2)", "x = f(1)\nassert x"])
+@pytest.mark.parametrize(
+    "test", ["assert [f(n) for n in (1, 2)] == [1, 2]", "assert f(1) or f(2)", "x = f(1)\nassert x"]
+)
 def test_what_cannot_be_split_runs_as_a_body(test: str) -> None:
     planned = plan((test,))
     assert (planned.calls, planned.asserts, planned.used) == ((), (), {"f"})

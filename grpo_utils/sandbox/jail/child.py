@@ -38,7 +38,8 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     mode, code, setup, data = marshal.loads(read_message(connection))
     before_candidate()
     if mode == "script":
-        return _serve_script(connection, descriptors[1:], code)
+        _serve_script(connection, descriptors[1:], code)
+        return
     _output.connection = connection
     module = types.ModuleType("candidate")
     sys.modules["candidate"] = module  # dataclasses and pickle look their module up
@@ -48,15 +49,17 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         if setup:
             _exec(_compile(setup, "<setup>", "exec"), space)
     except BaseException as error:  # SystemExit too: leaving is no way to pass
-        return send(connection, RAISED, describe(error))
+        send(connection, RAISED, describe(error))
+        return
     send(connection, VALUE, b"null")
     if mode == "remote":
-        return objects.serve(connection, space, data)
+        objects.serve(connection, space, data)
     for call, drain in data:
         try:
             kind, payload = VALUE, codec.encode(_eval(call, space), drain)
         except codec.NotPlain:
-            return send(connection, OPAQUE, b"")
+            send(connection, OPAQUE, b"")
+            return
         except BaseException as error:
             kind, payload = RAISED, describe(error)
         send(connection, kind, payload)
@@ -67,7 +70,9 @@ def _serve_script(connection: int, descriptors: list[int], code: str) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape")
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape"
+    )
     binary = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
     sys.stdout = sys.__stdout__ = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
     module = types.ModuleType("__main__")

@@ -23,7 +23,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, cast
 
 MAX_BYTES = 8 << 20  # of one message
 MAX_ITEMS = 1_000_000  # taken from an iterator
@@ -338,7 +338,7 @@ class Reader:
     def _message(self, data: bytes) -> Any:
         value, attributes, states = self._checked(lambda: _three(parse(data)))
         result = self.read(value)
-        for number, state in self._checked(lambda: [(int(number), state) for number, state in states]):
+        for number, state in self._checked(lambda: [(int(known), content) for known, content in states]):
             if self.table is not None and number in self.table.objects:
                 self._checked(self.fill, self.table.objects[number], state)
         for state in attributes:
@@ -367,7 +367,7 @@ class Reader:
         if tag == "#" and self.table is not None:
             return self.table.objects[payload]
         if tag == "object" and payload in self.classes:
-            made = self.classes[payload].__new__(self.classes[payload])
+            made: Any = object.__new__(self.classes[payload])
             self._instances.append(made)
             return self.table.add(made) if self.table is not None else made
         if tag == "ndarray":
@@ -401,7 +401,9 @@ class Reader:
         elif isinstance(made, dict):
             if kind is _defaultdict:
                 factory, payload = payload
-                made.default_factory = _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
+                cast(Any, made).default_factory = (
+                    _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
+                )
             pairs = self.pairs(payload)
             made.clear()
             dict.update(made, pairs) if kind is _Counter else made.update(pairs)

@@ -1,7 +1,7 @@
 """A candidate's objects that are no plain data: they stay here, the judge holds a number of each and asks for more.
 
-Each operation is a message `[alive, name, arguments...]`; the answer is its value, or the exception that it raised. What
-the arguments changed in place goes back with the answer. An object that the candidate keeps stays shared between both
+Each operation is a message `(alive, name, arguments...)`; the answer is its value, or the exception that it raised.
+What it changed of its arguments goes back with the answer. An object that the candidate keeps stays shared between both
 sides as long as the tests keep it too (`alive`).
 """
 
@@ -19,13 +19,17 @@ from . import codec
 from .protocol import CALLBACK, OPAQUE, RAISED, VALUE
 from .wire import describe, read_message, send
 
-_BINARY = "add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul".split()
+_BINARY = str.split("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul")
 BINARY = frozenset(f"__{prefix}{name}__" for name in _BINARY for prefix in ("", "r", "i")) - {"__idivmod__"}
 COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"})
 OTHERS = frozenset(
-    "__call__ __len__ __length_hint__ __getitem__ __setitem__ __delitem__ __iter__ __next__ __reversed__ __contains__"
-    " __enter__ __exit__ __int__ __float__ __complex__ __index__ __round__ __trunc__ __floor__ __ceil__ __neg__ __pos__"
-    " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__".split()
+    str.split(
+        "__call__ __len__ __length_hint__ __getitem__ __setitem__ __delitem__"
+        " __iter__ __next__ __reversed__ __contains__"
+        " __enter__ __exit__ __int__ __float__ __complex__ __index__ __round__ __trunc__"
+        " __floor__ __ceil__ __neg__ __pos__"
+        " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__"
+    )
 )
 _DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)
 _PLAIN: dict[type, Callable[[Any], Any]] = {

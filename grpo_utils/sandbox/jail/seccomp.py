@@ -29,7 +29,10 @@ _SIGKILL, _AF_UNIX = 9, 1
 _STREAM = (0, 1, 0x801, 0x80001, 0x80801)  # a datagram socket could send to every other one, by its path
 # Names of threads and of memory. Not: the signal at the parent's death, which would be lost.
 _PRCTL = (15, 16, 0x53564D41)
-_PR_SET_SECCOMP, _FILTER = 22, 2  # not its strict mode, which ends a process by SIGKILL, as the host does without memory
+_PR_SET_SECCOMP, _FILTER = (
+    22,
+    2,
+)  # not its strict mode, which ends a process by SIGKILL, as the host does without memory
 _PID = 0x7EADBEEF  # stands in the child's filter for the pid that it gets
 
 _Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand

@@ -64,9 +64,11 @@ def main(control: socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
     gc.disable()
-    with contextlib.suppress(BrokenPipeError):  # the judge is gone
+    try:
         return zygote.serve()
-    _exit(0)
+    except BrokenPipeError:  # the judge is gone
+        _exit(0)
+        raise
 
 
 def preload_numpy(folder: str) -> None:
@@ -261,7 +263,9 @@ def most_threads(private: bool) -> int:
         private: whether this process has a user namespace of its own, in which it is counted by itself.
     """
     if os.getuid() == 0:
-        with contextlib.suppress(OSError):  # in a container without such user ids; the limit does not hold for root there
+        with contextlib.suppress(
+            OSError
+        ):  # in a container without such user ids; the limit does not hold for root there
             kernel.own_real_user()
         return THREADS
     return THREADS if private else THREADS + SPARE_THREADS + threads_of(os.getuid())

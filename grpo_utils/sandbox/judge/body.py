@@ -13,7 +13,10 @@ from typing import Any
 
 from .names import Scope, candidates, known_names, loaded_names
 
-JUDGED, TYPE_OF = "__judged__", "__type_of__"  # names in the space of the tests: `run.Judged`, and `type` with one argument
+JUDGED, TYPE_OF = (
+    "__judged__",
+    "__type_of__",
+)  # names in the space of the tests: `run.Judged`, and `type` with one argument
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
 
 

@@ -5,7 +5,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ..jail import codec
 from ..jail.objects import known_name
@@ -48,7 +48,7 @@ class Link:
 
     @property
     def classes(self) -> dict[str, type]:
-        return {name: self._space[name] for name in self._shared if name in self._space.keys()}
+        return {name: self._space[name] for name in self._shared if dict.get(self._space, name)}
 
     def request(self, name: str, *arguments: Any) -> Any:
         """Ask the candidate for an operation of `jail.objects`.
@@ -148,7 +148,7 @@ class Link:
         if type(value) is types.MethodDescriptorType and value.__objclass__.__module__ == "builtins":
             return f'{{"method":{writer.items([value.__objclass__.__name__, value.__name__])}}}'
         if type(value) in codec.ITERATORS:
-            items = list(itertools.islice(value, codec.MAX_ITEMS + 1))
+            items = list(itertools.islice(cast(Any, value), codec.MAX_ITEMS + 1))
             if len(items) <= codec.MAX_ITEMS:
                 return f'{{"iterator":{writer.items(items)}}}'
         elif callable(value):

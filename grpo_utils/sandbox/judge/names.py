@@ -17,15 +17,20 @@ from .session import Unsupported
 
 # Usable without an import, because data sets leave it out.
 IMPLICIT = frozenset(
-    "cmath collections copy datetime decimal fractions functools itertools json math operator random re statistics"
-    " string sys typing".split()
+    str.split(
+        "cmath collections copy datetime decimal fractions functools itertools json math operator random re statistics"
+        " string sys typing"
+    )
 )
 # Modules that compute and touch nothing else.
 ALLOWED = IMPLICIT | frozenset(
-    "__future__ abc array base64 binascii bisect builtins calendar codecs collections.abc colorsys contextlib"
-    " contextvars dataclasses difflib enum graphlib hashlib heapq hmac html html.parser inspect io ipaddress keyword"
-    " locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types unicodedata"
-    " urllib.parse uuid warnings weakref zlib zoneinfo".split()
+    str.split(
+        "__future__ abc array base64 binascii bisect builtins calendar codecs collections.abc colorsys contextlib"
+        " contextvars dataclasses difflib enum graphlib hashlib heapq hmac html"
+        " html.parser inspect io ipaddress keyword"
+        " locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types unicodedata"
+        " urllib.parse uuid warnings weakref zlib zoneinfo"
+    )
 )
 STAND_INS: dict[str, Callable[[], types.ModuleType]] = {
     "pytest": stand_ins.pytest_module,
@@ -41,7 +46,9 @@ EXPORTS = {
 # Tests are trusted, but they handle values of the candidate: `eval(to_python("x"))` must not happen here.
 REFUSED = frozenset({"eval", "exec", "compile", "open", "input", "breakpoint", "help", "exit", "quit", "globals"})
 # Packages that tests must not take for the candidate's when they use them without an import.
-_PACKAGES = frozenset("np numpy pd pandas scipy sympy torch plt matplotlib sklearn nx networkx pytest unittest".split())
+_PACKAGES = frozenset(
+    str.split("np numpy pd pandas scipy sympy torch plt matplotlib sklearn nx networkx pytest unittest")
+)
 
 
 def allow_numpy() -> None:

@@ -23,15 +23,21 @@ from .names import NotSplittable, Scope, bound_names, loaded_names, require_impo
 from .session import Unsupported
 
 # Builtins that take all that an iterator gives.
-_DRAINING = frozenset("list tuple set frozenset sorted sum max min dict Counter deque".split())
+_DRAINING = frozenset(str.split("list tuple set frozenset sorted sum max min dict Counter deque"))
 # What the judge evaluates in its own process, because it changes nothing there.
 _PURE = frozenset(
-    "abs all any bool chr dict enumerate float frozenset isinstance issubclass len list max min ord repr reversed round"
-    " set sorted str sum tuple type zip Counter OrderedDict defaultdict deque date isclose approx".split()
+    str.split(
+        "abs all any bool chr dict enumerate float frozenset isinstance issubclass len"
+        " list max min ord repr reversed round"
+        " set sorted str sum tuple type zip Counter OrderedDict defaultdict deque date isclose approx"
+    )
 )
 _PURE_ATTRIBUTES = frozenset(
-    "isclose isnan isinf sqrt fabs copysign floor ceil pi e inf nan Counter OrderedDict defaultdict deque date datetime"
-    " timedelta lower upper strip split items keys values copy tolist".split()
+    str.split(
+        "isclose isnan isinf sqrt fabs copysign floor ceil pi e inf nan"
+        " Counter OrderedDict defaultdict deque date datetime"
+        " timedelta lower upper strip split items keys values copy tolist"
+    )
 )
 
 
@@ -132,9 +138,7 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     return replace(whole, used=whole.body.used, datetime_class=names_.uses_datetime_class(trees))
 
 
-def _split(
-    texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: frozenset[str], scope: Scope
-) -> Plan:
+def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: frozenset[str], scope: Scope) -> Plan:
     calls: list[tuple[CodeType, bool]] = []
     asserts = []
     pure = not scope.setup.body

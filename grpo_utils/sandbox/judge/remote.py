@@ -1,8 +1,8 @@
 """Stand-ins for what stays with the candidate: its functions, classes, instances, iterators, exceptions.
 
-A class of the candidate is a class here, of type `RemoteType`, so that `isinstance`, `except` and `type(x) is` mean what
-they mean in Python. What a stand-in is asked, the candidate answers, and the answer is judged by its value here. It is
-never asked whether it equals plain data: it does not, so that an object that equals everything gains nothing. Where the
+A class of the candidate is a class here, of type `RemoteType`, so that `isinstance`, `except` and `type(x) is`
+mean what they mean in Python. What a stand-in is asked, the candidate answers, and the answer is judged by its value here.
+It is never asked whether it equals plain data: it does not, so that an object that equals everything gains nothing. Where the
 candidate's own code decides the outcome all the same, two of its objects compared with each other, the verdict says so.
 """
 
@@ -19,11 +19,14 @@ BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more ar
 _link: Link | None = None  # of the one check that this process judges
 _ORDER = {"__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne"}
 _LOCAL = frozenset(
-    "__mro__ __bases__ __base__ __class__ __dict__ __name__ __qualname__ __module__ __new__ __instancecheck__"
-    " __subclasscheck__ __subclasses__ mro __flags__ __basicsize__ __abstractmethods__ __hash__ __eq__ __set_name__".split()
+    str.split(
+        "__mro__ __bases__ __base__ __class__ __dict__ __name__ __qualname__ __module__ __new__ __instancecheck__"
+        " __subclasscheck__ __subclasses__ mro __flags__ __basicsize__ __abstractmethods__ __hash__ __eq__"
+        " __set_name__"
+    )
 )
 # Questions that a plain value answers about itself, and that must not be put to an object in its place.
-_PREDICATES = frozenset("startswith endswith issubset issuperset isdisjoint equals".split())
+_PREDICATES = frozenset(str.split("startswith endswith issubset issuperset isdisjoint equals"))
 _MUTABLE = ("list", "dict", "set", "bytearray")
 
 
@@ -197,7 +200,9 @@ def _compared(left: Any, right: Any, name: str) -> Any:
         if left is right and name in ("__eq__", "__ne__"):
             return name == "__eq__"
         if not (about(left, "plain") and about(right, "plain")):
-            if name in ("__eq__", "__ne__") and not {name, "__eq__"} & (about(left, "operators") | about(right, "operators")):
+            if name in ("__eq__", "__ne__") and not {name, "__eq__"} & (
+                about(left, "operators") | about(right, "operators")
+            ):
                 return name == "__ne__"
             link().decided = True
             return link().request("compare", _ORDER[name], left, right)
@@ -292,7 +297,9 @@ _OWN: dict[str, Callable[..., Any]] = {
     "__call__": _call,
     "__contains__": _contains,
     "__next__": _next_item,
-    "__iter__": lambda self: self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__"),
+    "__iter__": lambda self: (
+        self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
+    ),
     "__exit__": _exit,
 }
 

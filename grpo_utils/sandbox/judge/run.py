@@ -19,7 +19,6 @@ from .planner import Plan, SplitAssert
 from .scores import CandidateError, Tally
 from .session import Session, Stop, Unsupported
 
-
 SMALL = 1 << 16  # bytes of a value that the judge's own process reads, whatever they are
 EXPENSIVE = (b'{"range"', b'{"Decimal"', b'{"Fraction"', b'{"int"')  # short values that can take long to compute with
 

@@ -55,7 +55,11 @@ def main(trainer: socket.socket, control: socket.socket, zygote: int, config: di
 
 def limit_resources(memory_mb: int) -> None:
     """Bound the memory of this process and its forks; they need no more than a candidate."""
-    for kind, limit in ((resource.RLIMIT_AS, memory_mb << 20), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_STACK, 64 << 20)):
+    for kind, limit in (
+        (resource.RLIMIT_AS, memory_mb << 20),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_STACK, 64 << 20),
+    ):
         _, allowed = resource.getrlimit(kind)
         limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(kind, (limit, allowed))
@@ -208,7 +212,7 @@ class _Again(Exception):
 
 @dataclass
 class _Ran:
-    """What came of running the tests: fields of a tally, or None where they must run as they are or `died` tells why."""
+    """What came of running the tests: fields of a tally, or None where they must run as they are, or `died`."""
 
     tally: dict[str, Any] | None
     printed: str = ""

@@ -1,4 +1,4 @@
-"""The judge's end of one candidate: starts it through the zygote, sends it messages, reads its answers, owns its clock."""
+"""The judge's end of one candidate: starts it through the zygote, sends and reads messages, and owns its clock."""
 
 import contextlib
 import marshal

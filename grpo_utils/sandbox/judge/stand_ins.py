@@ -4,7 +4,7 @@ import io
 import math
 import re
 import types
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Any
@@ -96,7 +96,9 @@ class _Mark:
     def __getattr__(self, name: str) -> Any:
         if name == "parametrize":
             return _parametrize
-        return lambda *arguments, **_: arguments[0] if arguments and callable(arguments[0]) else lambda function: function
+        return lambda *arguments, **_: (
+            arguments[0] if arguments and callable(arguments[0]) else lambda function: function
+        )
 
 
 def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) -> Any:
