@@ -1,9 +1,9 @@
 """The formats that the trainer, the judge, the zygote and its children share.
 
 Three kinds of socket. The trainer and a judge exchange `LENGTH` and JSON. The control socket leads from the judge to
-the zygote: `START` goes in with the descriptors of a child, `KILL` ends the child, `REPORT` comes back once per child.
-The connection lasts for one check and leads to its child: messages (`LENGTH`, then data) go in, frames (`HEADER`, then a
-payload) come back.
+the zygote: `START` goes in with the descriptors of a child, `KILL` ends the child, `REPORT` comes back once per
+child. The connection lasts for one check and leads to its child: messages (`LENGTH`, then data) go in, frames
+(`HEADER`, then a payload) come back.
 """
 
 import struct

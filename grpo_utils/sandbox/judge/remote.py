@@ -1,9 +1,10 @@
 """Stand-ins for what stays with the candidate: its functions, classes, instances, iterators, exceptions.
 
-A class of the candidate is a class here, of type `RemoteType`, so that `isinstance`, `except` and `type(x) is`
-mean what they mean in Python. What a stand-in is asked, the candidate answers, and the answer is judged by its value here.
-It is never asked whether it equals plain data: it does not, so that an object that equals everything gains nothing. Where the
-candidate's own code decides the outcome all the same, two of its objects compared with each other, the verdict says so.
+A class of the candidate is a class here, of type `RemoteType`, so that `isinstance`, `except` and `type(x) is` mean
+what they mean in Python. What a stand-in is asked, the candidate answers, and the answer is judged by its value here.
+It is never asked whether it equals plain data: it does not, so that an object that equals everything gains nothing.
+Where the candidate's own code decides the outcome all the same, two of its objects compared with each other, the
+verdict says so.
 """
 
 import collections
@@ -73,7 +74,7 @@ class RemoteType(type):
         return link().request("call", cls, arguments, tuple(options.items()))
 
     def __getattribute__(cls, name: str) -> Any:
-        if name in _LOCAL:
+        if name in _LOCAL or _link is None:
             return type.__getattribute__(cls, name)
         return link().request("getattr", cls, name)
 
