@@ -7,7 +7,7 @@ from typing import Literal
 Status = Literal["passed", "failed", "error", "timeout", "crash", "unsupported", "infrastructure"]
 """How a check, or one assert of it, ended.
 
-passed: every assert holds. failed: an assert does not hold, or compares something that is not plain data.
+passed: every assert holds. failed: an assert does not hold, or compares an object with plain data.
 error: the candidate raised an exception. timeout: it used up its time. crash: its process ended before it
 answered. unsupported: the tests cannot be judged here. infrastructure: the sandbox itself failed, so nothing
 is known about the candidate; a trainer must not score it 0.
@@ -46,13 +46,16 @@ class Verdict:
     Attributes:
         status: see `Status`; when the asserts differ, that of the first one that did not pass.
         passed: number of asserts that hold.
-        total: number of asserts; of those inside a loop or a function, as many as were reached.
+        total: number of `assert` statements that ran or should have; one in a loop counts once, and holds if it
+            always does. An expected exception, `assert False` where it must not be reached or `pytest.raises`, is one.
         outcomes: the status of every assert, in order.
         error_type: name of the exception behind the first assert that did not pass, such as "NameError", or "".
         error_message: its text, at most 500 characters, or what else went wrong, or "".
         stdout: what the candidate printed, at most 10,000 characters.
         cpu_seconds: processor time that the candidate's process used.
         wall_seconds: time from its start to its end.
+        decided_by_candidate: whether an outcome hung on the candidate's own code: two objects of its classes were
+            compared, so that its `__eq__` or `__lt__` gave the answer.
 
     Example:
         >>> Verdict("failed", 1, 2, ("passed", "failed"), "AssertionError", "assert f(2) == 3").ok
@@ -68,6 +71,7 @@ class Verdict:
     stdout: str = ""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
+    decided_by_candidate: bool = False
 
     @property
     def ok(self) -> bool:

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import child, kernel, seccomp
-from .protocol import BACKSTOP, EXITED, LENGTH, NOT_STARTED, REPORT, START, TIMED_OUT
+from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT, START
 
-TICK = 0.25  # seconds between two looks at a running child
-IDLE_SHARE = 0.01  # a child that used less of a core than this during a tick was asleep, not waiting for a core
+THREADS = 64  # of one candidate
+SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
 STACK_BYTES = 64 << 20  # deep recursion is honest
 
 _exit = os._exit  # the candidate may replace the one in `os`
@@ -42,25 +42,40 @@ PRELOADED_WITHOUT_FILES = (
 )  # fmt: skip
 
 
-def main(control_fd: int, config: dict[str, Any]) -> None:
-    """Serve checks on the socket `control_fd` until the other end is closed.
+def main(control: socket.socket, config: dict[str, Any]) -> Callable[[], None]:
+    """Serve checks on a socket until the other end is closed.
 
     Args:
-        control_fd: file descriptor of a stream socket to the trusted side.
-        config: memory_mb, and without: names of layers to leave off.
+        control: a stream socket to the judge.
+        config: memory_mb, without: names of layers to leave off, numpy: the folder it is in, or "".
+
+    Returns:
+        Only in a child, and there what it has to run: called by whoever called this function, the candidate can recurse
+        nearly as deep as in a fresh interpreter.
     """
-    control = socket.socket(fileno=control_fd)
     preload(PRELOADED)
+    if config["numpy"]:
+        preload_numpy(config["numpy"])
     child.prepare()
     rehearse()
-    zygote = Zygote(control, config["memory_mb"], config["without"])
+    zygote = Zygote(control, config)
     hello = json.dumps(zygote.layers).encode()
     control.sendall(LENGTH.pack(len(hello)) + hello)
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
     gc.disable()
-    with contextlib.suppress(BrokenPipeError):  # the trusted side is gone
-        zygote.serve()
+    try:
+        return zygote.serve()
+    except BrokenPipeError:  # the judge is gone
+        _exit(0)
+        raise
+
+
+def preload_numpy(folder: str) -> None:
+    """Import it from the folder of packages that it is in; no other package there can be imported later."""
+    sys.path.append(folder)
+    importlib.import_module("numpy")
+    sys.path.remove(folder)
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -92,34 +107,35 @@ def rehearse() -> None:
     Code that has run before writes to fewer pages when it runs again in a child, and each page that a child writes
     to costs it two microseconds of copying.
     """
-    calls = tuple(compile(call, "<call>", "eval") for call in ("area([Point(1, 0)])", "area([], scale=2)"))
+    calls = tuple((compile(call, "<call>", "eval"), False) for call in ("area([Point(1, 0)])", "area([], scale=2)"))
     request = marshal.dumps(("calls", REHEARSAL, "", calls))
     for _ in range(20):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.sendall(LENGTH.pack(len(request)) + request)
-            child.run(ours.fileno(), lambda: None)
+            child.run([ours.fileno()], lambda: None)
         del sys.modules["candidate"]
 
 
 class Zygote:
     """The confined process. `layers` lists name, whether it is on, and what it does or why it is missing."""
 
-    def __init__(self, control: socket.socket, memory_mb: int, without: list[str]) -> None:
+    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
         self.control = control
         self.control_fd = control.fileno()
         self.layers: list[tuple[str, bool, str]] = []
-        self._without = without
+        self._without = config["without"]
         os.close(os.pidfd_open(os.getpid()))  # a kernel without it fails now and not in the middle of a check
-        time.clock_gettime(cpu_clock(os.getpid()))
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
         if self.own_processes:
             self._become_first_process()
         self._turn_on("privileges", kernel.limit_privileges)
-        self._turn_on("limits", lambda: limit_resources(memory_mb))
+        self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
+        most = most_threads(private=self.own_processes)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self._turn_on("capabilities", kernel.drop_capabilities)
-        files = self._turn_on("landlock", kernel.restrict_files)
+        files = self._turn_on("landlock", lambda: kernel.restrict_files(config["numpy"]))
         if not files:
             preload(PRELOADED_WITHOUT_FILES)
         self.close_doors: Callable[[], None] = lambda: None
@@ -147,62 +163,53 @@ class Zygote:
             os._exit(0)
         kernel.die_with_parent()
 
-    def serve(self) -> None:
+    def serve(self) -> Callable[[], None]:
         while True:
-            message, descriptors, _, _ = socket.recv_fds(self.control, START.size, 1)
+            message, descriptors, _, _ = socket.recv_fds(self.control, START.size, 3)
             if not message:
-                return
-            (timeout,) = START.unpack(message)
+                _exit(0)
+            if message == KILL:  # meant for a child that has ended by itself
+                continue
+            _, timeout = START.unpack(message)
             started = time.monotonic()
             try:
                 pid = os.fork()
             except OSError:
-                os.close(descriptors[0])
+                pid = -1
+            if pid == 0:
+                return self.child(descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if pid == -1:
                 self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
                 continue
-            if pid == 0:
-                self.become_child(descriptors[0])
-            os.close(descriptors[0])
             reason = self.watch(pid, timeout)
             status, cpu = self.clear_up(pid)
             self.control.sendall(REPORT.pack(reason, status, cpu, time.monotonic() - started))
 
-    def become_child(self, connection: int) -> None:
-        try:
-            if not self.own_processes:  # else the kernel sees to it
-                kernel.die_with_parent()
-                os.setsid()
-            gc.enable()
-            os.close(self.control_fd)
-            child.run(connection, self.close_doors)
-        finally:
-            _exit(0)  # skip exit handlers: they would be the candidate's
+    def child(self, connection: list[int]) -> Callable[[], None]:
+        if not self.own_processes:  # else the kernel sees to it
+            kernel.die_with_parent()
+            os.setsid()
+        gc.enable()
+        os.close(self.control_fd)
+        return lambda: child.run(connection, self.close_doors)
 
     def watch(self, pid: int, timeout: float) -> bytes:
-        """Wait until the child ends or has used up its time.
-
-        The clock runs while the child computes or sleeps, and stands while it waits for a core, so that a busy
-        machine does not turn a right answer into a timeout.
-        """
+        """Wait until the child ends, or the judge says that it has used up its time, or is gone itself."""
         handle = os.pidfd_open(pid)
         poll = select.poll()
         poll.register(handle, select.POLLIN)  # readable when the child has ended
         poll.register(self.control, select.POLLIN)
-        clock = cpu_clock(pid)
-        started = last = time.monotonic()
-        used = asleep = 0.0
         try:
-            while not (ready := poll.poll(1 + 1000 * min(TICK, timeout - used - asleep))):
-                now, cpu = time.monotonic(), time.clock_gettime(clock)
-                if cpu - used < IDLE_SHARE * (now - last):
-                    asleep += now - last
-                used, last = cpu, now
-                if used + asleep >= timeout or now - started >= BACKSTOP * timeout:
-                    return TIMED_OUT
-            # The control socket is readable in the middle of a check when the trusted side is gone.
-            return EXITED if any(fd == handle for fd, _ in ready) else TIMED_OUT
+            ready = poll.poll(1000 * timeout)
         finally:
             os.close(handle)
+        if any(fd == handle for fd, _ in ready):
+            return EXITED
+        if ready:
+            self.control.recv(len(KILL))
+        return KILLED
 
     def clear_up(self, pid: int) -> tuple[int, float]:
         """Kill whatever the child left behind and reap it; the child's wait status and CPU seconds."""
@@ -219,11 +226,6 @@ class Zygote:
                     time.sleep(0.0005)
             except ChildProcessError:
                 return status, usage.ru_utime + usage.ru_stime
-
-
-def cpu_clock(pid: int) -> int:
-    """Linux's number for the clock of the processor time that a process has used."""
-    return (~pid << 3) | 2
 
 
 def enter_namespaces() -> str:
@@ -252,3 +254,27 @@ def limit_resources(memory_mb: int) -> str:
         limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(kind, (limit, limit))
     return f"{memory_mb} MiB of memory, no file writing, 32 descriptors, no core dump"
+
+
+def most_threads(private: bool) -> int:
+    """What a worker may bring the number of its user's processes and threads to.
+
+    Args:
+        private: whether this process has a user namespace of its own, in which it is counted by itself.
+    """
+    if os.getuid() == 0:
+        with contextlib.suppress(
+            OSError
+        ):  # in a container without such user ids; the limit does not hold for root there
+            kernel.own_real_user()
+        return THREADS
+    return THREADS if private else THREADS + SPARE_THREADS + threads_of(os.getuid())
+
+
+def threads_of(user: int) -> int:
+    count = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+    return count
