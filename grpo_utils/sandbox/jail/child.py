@@ -26,7 +26,8 @@ _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
 def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     """Serve one check, then return; the caller ends the process.
 
-    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup and the mode's own data:
+    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup (both compiled, or source
+    text that cannot be) and the mode's own data:
     for "calls" a tuple of code objects, each with whether an iterator that it returns is emptied; for "remote" the
     names of the setup's classes, and operations follow one by one; for "script" nothing.
 
@@ -45,9 +46,9 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     sys.modules["candidate"] = module  # dataclasses and pickle look their module up
     space = module.__dict__
     try:
-        _exec(_compile(code, "<candidate>", "exec"), space)
+        _exec(_compiled(code), space)
         if setup:
-            _exec(_compile(setup, "<setup>", "exec"), space)
+            _exec(_compiled(setup, "<setup>"), space)
     except BaseException as error:  # SystemExit too: leaving is no way to pass
         send(connection, RAISED, describe(error))
         return
@@ -65,7 +66,11 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         send(connection, kind, payload)
 
 
-def _serve_script(connection: int, descriptors: list[int], code: str) -> None:
+def _compiled(code: Any, name: str = "<candidate>") -> Any:
+    return _compile(code, name, "exec") if type(code) is str else code
+
+
+def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
     """A whole program on descriptors 0 and 1, ended as Python ends one: threads, exit handlers, what is unwritten."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -78,7 +83,7 @@ def _serve_script(connection: int, descriptors: list[int], code: str) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     kind, payload = VALUE, b"null"
-    for step in (lambda: _exec(_compile(code, "<candidate>", "exec"), module.__dict__), _end_threads, _flush):
+    for step in (lambda: _exec(_compiled(code), module.__dict__), _end_threads, _flush):
         try:
             step()
         except BaseException as error:

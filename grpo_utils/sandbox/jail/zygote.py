@@ -22,6 +22,7 @@ from typing import Any
 from . import child, kernel, seccomp
 from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT, START
 
+SHORT_SECONDS = 0.02  # a child that takes no longer is watched by one call of the system
 THREADS = 64  # of one candidate
 SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
 STACK_BYTES = 64 << 20  # deep recursion is honest
@@ -126,6 +127,7 @@ class Zygote:
         self.layers: list[tuple[str, bool, str]] = []
         self._without = config["without"]
         os.close(os.pidfd_open(os.getpid()))  # a kernel without it fails now and not in the middle of a check
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # it is waited for
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
         if self.own_processes:
@@ -139,7 +141,7 @@ class Zygote:
         if not files:
             preload(PRELOADED_WITHOUT_FILES)
         self.close_doors: Callable[[], None] = lambda: None
-        self._turn_on("seccomp", lambda: self._filter_system_calls(files))
+        self.filtered = self._turn_on("seccomp", lambda: self._filter_system_calls(files))
 
     def _turn_on(self, name: str, layer: Callable[[], str]) -> bool:
         try:
@@ -183,9 +185,13 @@ class Zygote:
             if pid == -1:
                 self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
                 continue
-            reason = self.watch(pid, timeout)
-            status, cpu = self.clear_up(pid)
-            self.control.sendall(REPORT.pack(reason, status, cpu, time.monotonic() - started))
+            signal.sigtimedwait([signal.SIGCHLD], SHORT_SECONDS)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            reason = EXITED if ended else self.watch(pid, timeout)
+            if not ended or not self.filtered:
+                status, usage = self.clear_up(pid, status, usage)
+            seconds = usage.ru_utime + usage.ru_stime
+            self.control.sendall(REPORT.pack(reason, status, seconds, time.monotonic() - started))
 
     def child(self, connection: list[int]) -> Callable[[], None]:
         if not self.own_processes:  # else the kernel sees to it
@@ -211,21 +217,27 @@ class Zygote:
             self.control.recv(len(KILL))
         return KILLED
 
-    def clear_up(self, pid: int) -> tuple[int, float]:
-        """Kill whatever the child left behind and reap it; the child's wait status and CPU seconds."""
+    def clear_up(self, pid: int, status: int, usage: Any) -> tuple[int, Any]:
+        """Kill the child, if it runs yet, and whatever it left behind, and reap it.
+
+        Args:
+            pid: the child.
+            status: its wait status if it has ended.
+            usage: the time it took, in the same case.
+        """
         with contextlib.suppress(ProcessLookupError):  # it is gone already
             if self.own_processes:
                 os.kill(-1, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGKILL)
                 os.killpg(pid, signal.SIGKILL)
-        _, status, usage = os.wait4(pid, 0)
-        while True:
-            try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    time.sleep(0.0005)
-            except ChildProcessError:
-                return status, usage.ru_utime + usage.ru_stime
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                ended, code, used = os.wait4(-1, 0)
+                if ended == pid:
+                    status, usage = code, used
+        signal.sigtimedwait([signal.SIGCHLD], 0)  # of those: the next child shall not be taken for ended
+        return status, usage
 
 
 def enter_namespaces() -> str:

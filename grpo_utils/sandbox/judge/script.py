@@ -7,7 +7,7 @@ from ..jail.protocol import EXITED, RAISED
 from ..verdict import Verdict
 from .run import candidate_error
 from .scores import Tally, verdict
-from .session import Ended, Session, Zygote
+from .session import Ended, Session, Zygote, compiled
 
 
 def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
@@ -22,12 +22,11 @@ def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
     """
     theirs, feed = os.pipe()
     output, printing = os.pipe()
-    session = zygote.start(check["timeout"], theirs, printing)
+    session = zygote.start(check["timeout"], ("script", compiled(check["code"]), "", None), theirs, printing)
     os.close(theirs)
     os.close(printing)
     tally, printed, error = Tally(), b"", None
     try:
-        session.send("script", check["code"], "", None)
         printed = session.run_script(check["stdin"].encode("utf-8", "surrogatepass"), feed, output)
         error = _how_it_went(session)
     except Ended as ended:

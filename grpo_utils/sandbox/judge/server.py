@@ -24,7 +24,7 @@ from .planner import Plan, plan
 from .run import NeedsBody, run_body, run_split
 from .scores import Tally, own_end, verdict
 from .script import judge_script
-from .session import Session, Unsupported, Zygote, ZygoteDied
+from .session import Session, Unsupported, Zygote, ZygoteDied, compiled
 
 OWN_SHARE = 0.9  # of a check's time that the judge may compute, besides the candidate's
 
@@ -115,19 +115,20 @@ class Server:
             except _Again as again:
                 timeout = again.left
         body = planned.body
-        request = ("remote", check["code"], body.candidates_setup, body.classes)
+        request = ("remote", compiled(check["code"]), body.candidates_setup, body.classes)
         return self._run(planned, request, timeout, run_body, True)
 
     def _split(self, planned: Plan, code: str, timeout: float) -> Verdict:
-        request = ("calls", code, planned.setup, planned.calls)
+        request = ("calls", compiled(code), planned.setup, planned.calls)
         return self._run(planned, request, timeout, run_split, not planned.pure)
 
     def _run(self, planned: Plan, request: tuple[Any, ...], timeout: float, run: Any, fork: bool) -> Verdict:
         """Start the candidate, run the tests, end it, and say how it went."""
-        session = self._zygote.start(timeout)
-        session.send(*request)
+        session = self._zygote.start(timeout, request)
         session.isolate = lambda: self._isolate(session)
         try:
+            if run is run_split:
+                session.await_end()
             if fork:
                 _ = planned.count  # prepared here, where it is kept
                 session.isolate()

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,9 @@ from ..jail.protocol import (
     START,
 )
 
+BUFFERED = 1 << 16  # bytes that a socket surely takes
+LONG_SOURCE = 100_000  # characters
+SHORT_SECONDS = 0.02  # a candidate that ends within this time has answered in one go
 MAX_ANSWERS = 64 << 20  # bytes that one check may send back in all
 
 
@@ -53,27 +57,52 @@ class Report(NamedTuple):
     wall_seconds: float
 
 
+def compiled(source: str, name: str = "<candidate>") -> Any:
+    """The code of a program, made here because a process that was just forked takes three times as long.
+
+    A text that is no Python, or a very long one, stays as it is: the program's own process finds out.
+    """
+    if len(source) > LONG_SOURCE:
+        return source
+    try:
+        with warnings.catch_warnings(record=True):
+            return compile(source, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        return source
+
+
 class Zygote:
     """The control socket of a zygote, and its process id."""
 
     def __init__(self, control: socket.socket, pid: int, trainer: socket.socket) -> None:
         self.control, self.pid, self.trainer = control, pid, trainer
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
 
-    def start(self, timeout: float, *descriptors: int) -> "Session":
-        """Start a child that has these descriptors besides its connection.
+    def start(self, timeout: float, request: tuple[Any, ...], *descriptors: int) -> "Session":
+        """Start a child that reads this request, and has these descriptors besides its connection.
 
         Raises:
             ZygoteDied: it does not answer.
         """
         ours, theirs = socket.socketpair()
+        session = Session(ours, self, timeout)
+        data = marshal.dumps(request)
         with theirs:
+            if len(data) < BUFFERED:  # the child finds it there
+                session.send_bytes(data)
             try:
                 message = START.pack(b"s", 2 * BACKSTOP * timeout)
                 socket.send_fds(self.control, [message], [theirs.fileno(), *descriptors])
             except OSError as error:
                 ours.close()
                 raise ZygoteDied(f"the sandbox process ended: {error}") from error
-        return Session(ours, self, timeout)
+        if len(data) >= BUFFERED:
+            session.send_bytes(data)
+        return session
+
+    def has_report(self, seconds: float) -> bool:
+        return bool(self._poll.poll(1000 * seconds))
 
     def finish(self, session: "Session", patience: float) -> Report:
         """End the child if it does not within `patience` seconds, and learn how it went.
@@ -82,9 +111,7 @@ class Zygote:
             ZygoteDied: the zygote ended, could not fork, or the child was killed from outside.
         """
         session.close()  # a child that waits for more ends now
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
-        if patience <= 0 or not poll.poll(1 + 1000 * patience):
+        if not session.has_ended and (patience <= 0 or not self.has_report(patience + 0.001)):
             with contextlib.suppress(OSError):  # shows when the report lacks
                 self.control.send(KILL)
         try:
@@ -112,6 +139,7 @@ class Session:
         capture: called with what it prints while the tests wait.
         isolate: makes the rest of the check run in a process of its own, if it does not yet.
         in_own_process: whether this check has a judge's process of its own, whose waits for a core are the check's.
+        has_ended: whether the candidate has ended, so that all its answers are here.
     """
 
     def __init__(self, connection: socket.socket, zygote: Zygote, timeout: float) -> None:
@@ -126,7 +154,7 @@ class Session:
         self.timed_out = False
         self.stopped: Stop | None = None
         self.capture: Any = None
-        self.in_own_process = False
+        self.in_own_process = self.has_ended = False
         self.isolate: Callable[[], None] = lambda: None
 
     @property
@@ -134,14 +162,20 @@ class Session:
         """Seconds that the candidate may still use."""
         return max(0.0, self.timeout - (self._spent - self._excused))
 
-    def send(self, *message: Any) -> None:
-        """Send a marshalled message; a child that is gone does not read it, which shows when answers lack."""
-        self.send_bytes(marshal.dumps(message))
+    def await_end(self) -> None:
+        """Wait a little for the end of a candidate that is asked nothing more: its answers are then read at once."""
+        started = time.monotonic()
+        self.has_ended = self._zygote.has_report(min(SHORT_SECONDS, self.timeout))
+        self._spent += time.monotonic() - started
 
     def send_bytes(self, data: bytes) -> None:
+        """Send a message; a child that is gone does not read it, which shows when answers lack."""
         message = memoryview(LENGTH.pack(len(data)) + data)
-        self._connection.setblocking(len(message) < 1 << 16)  # a child that reads nothing must not stop the clock
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if len(message) <= BUFFERED:
+                self._connection.sendall(message)
+                return
+            self._connection.setblocking(False)  # a child that reads nothing must not stop the clock
             while message:
                 try:
                     message = message[self._connection.send(message) :]
@@ -175,7 +209,8 @@ class Session:
 
     def _take(self, length: int) -> bytes:
         while len(self._buffer) < length:
-            self._wait(select.POLLIN)
+            if not self.has_ended:
+                self._wait(select.POLLIN)
             try:
                 part = self._connection.recv(1 << 18)
             except ConnectionResetError:  # the child ended with input unread
