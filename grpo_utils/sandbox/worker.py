@@ -18,25 +18,23 @@ from typing import Any, Protocol
 from .verdict import Verdict
 
 _BOOT = """
-import json, os, socket, sys, types
+import _socket, json, os, sys, types
 folder, trainer, config = sys.argv[1:]
 del sys.path[0]
 sys.modules["sandbox"] = package = types.ModuleType("sandbox")
 package.__path__ = [folder]
 from sandbox.jail import zygote
 config = json.loads(config)
-trainer = socket.socket(fileno=int(trainer))
-ours, theirs = socket.socketpair()
+ours, theirs = _socket.socketpair()
 pid = os.fork()
 if pid:
     theirs.close()
     from sandbox.judge import server
-    server.main(trainer, ours, pid, config)
+    server.main(int(trainer), ours.detach(), pid, config)
     os._exit(0)
 try:
     ours.close()
-    trainer.close()
-    del trainer, ours
+    os.close(int(trainer))
     run = zygote.main(theirs, config)
     run()
 finally:
@@ -47,6 +45,7 @@ _ENVIRONMENT = {  # nothing of the trainer's environment: it may hold tokens, or
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
+    "LD_BIND_NOW": "1",  # or each child would look the same functions up again
     "PYTHONHASHSEED": "0",  # the order of a set of strings must not change a verdict
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would each reserve memory
 }

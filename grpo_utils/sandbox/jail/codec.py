@@ -99,6 +99,8 @@ def encode(value: Any, drain: bool = False) -> bytes:
         >>> encode((1, 2.5, {"a"}))
         b'{"tuple":[1,2.5,{"set":["a"]}]}'
     """
+    if type(value) in _SIMPLE or (type(value) in _LISTS and _SIMPLE.issuperset(map(type, value))):
+        return limited(_writer.write(value))
     writer = Writer()
     if drain and type(value) in ITERATORS:
         items = list(itertools.islice(value, MAX_ITEMS + 1))
@@ -264,6 +266,9 @@ def _quoted(text: Callable[[Any], str]) -> Callable[[Writer, Any], str]:
 
 
 _NUMPY_KINDS = "biufcSU"
+_SIMPLE = frozenset({int, str, bool, float, type(None)})
+_LISTS = (list, tuple)
+_writer = Writer()
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 _WRITERS: dict[type, Callable[[Writer, Any], str]] = {
     tuple: Writer.items,

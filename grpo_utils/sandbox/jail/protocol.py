@@ -8,8 +8,7 @@ child. The connection lasts for one check and leads to its child: messages (`LEN
 
 import struct
 
-START = struct.Struct("<cd")  # b"s" and the time in seconds after which the zygote ends the child by itself
-KILL = b"k".ljust(START.size, b"\0")
+START, KILL = b"s", b"k"
 REPORT = struct.Struct("<cidd")  # how the child ended, its wait status, CPU seconds, wall-clock seconds
 EXITED, KILLED, NOT_STARTED = b"e", b"t", b"n"
 

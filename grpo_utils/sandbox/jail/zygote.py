@@ -4,6 +4,7 @@ It never sees source text or results. Those travel on a socket that it hands to 
 whatever it held, the next candidate could find in its freed memory.
 """
 
+import _socket  # not `socket`: what it holds would cost every fork a little
 import contextlib
 import gc
 import importlib
@@ -11,22 +12,24 @@ import json
 import marshal
 import os
 import resource
-import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from . import child, kernel, seccomp
-from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT, START
+from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT
 
-SHORT_SECONDS = 0.02  # a child that takes no longer is watched by one call of the system
+WATCH_SECONDS = 0.01  # how often a long check is looked after
 THREADS = 64  # of one candidate
 SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
+POOL, MOST_GAPS = 1 << 14, 10_000  # bytes of a pool of objects; gaps that are filled, for each size
+_EMPTY = sys.getsizeof(b"")
 STACK_BYTES = 64 << 20  # deep recursion is honest
 
+_INT = 4  # bytes of a descriptor in a message
+_ENDED = [signal.SIGCHLD]
 _exit = os._exit  # the candidate may replace the one in `os`
 
 # What programs import most. Each import in a child would cost milliseconds, each module in the zygote costs every
@@ -43,7 +46,7 @@ PRELOADED_WITHOUT_FILES = (
 )  # fmt: skip
 
 
-def main(control: socket.socket, config: dict[str, Any]) -> Callable[[], None]:
+def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     """Serve checks on a socket until the other end is closed.
 
     Args:
@@ -63,6 +66,7 @@ def main(control: socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     hello = json.dumps(zygote.layers).encode()
     control.sendall(LENGTH.pack(len(hello)) + hello)
     gc.collect()
+    zygote.filling = fill_gaps()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
     gc.disable()
     try:
@@ -111,23 +115,37 @@ def rehearse() -> None:
     calls = tuple((compile(call, "<call>", "eval"), False) for call in ("area([Point(1, 0)])", "area([], scale=2)"))
     request = marshal.dumps(("calls", REHEARSAL, "", calls))
     for _ in range(20):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.sendall(LENGTH.pack(len(request)) + request)
-            child.run([ours.fileno()], lambda: None)
+        ours, theirs = _socket.socketpair()
+        theirs.sendall(LENGTH.pack(len(request)) + request)
+        child.run([ours.fileno()], lambda: None)
+        ours.close()
+        theirs.close()
         del sys.modules["candidate"]
+
+
+def fill_gaps() -> list[object]:
+    """Objects that fill the gaps between those that are here: what a child makes then lies together, on few pages."""
+    filling: list[object] = []
+    for size in range(48, 513, 16):  # bytes; Python keeps objects of one size in pools
+        last = before = 0
+        for _ in range(MOST_GAPS):
+            filling.append(bytes(size - _EMPTY))
+            earlier, before, last = before, last, id(filling[-1])
+            if last - before == before - earlier == size and earlier % POOL < 48 + size:  # a new pool
+                break
+    return filling
 
 
 class Zygote:
     """The confined process. `layers` lists name, whether it is on, and what it does or why it is missing."""
 
-    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
+    def __init__(self, control: _socket.socket, config: dict[str, Any]) -> None:
         self.control = control
         self.control_fd = control.fileno()
         self.layers: list[tuple[str, bool, str]] = []
+        self.filling: list[object] = []
         self._without = config["without"]
-        os.close(os.pidfd_open(os.getpid()))  # a kernel without it fails now and not in the middle of a check
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # it is waited for
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDED)  # it is waited for
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
         if self.own_processes:
@@ -167,12 +185,12 @@ class Zygote:
 
     def serve(self) -> Callable[[], None]:
         while True:
-            message, descriptors, _, _ = socket.recv_fds(self.control, START.size, 3)
+            message, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(3 * _INT))
             if not message:
                 _exit(0)
             if message == KILL:  # meant for a child that has ended by itself
                 continue
-            _, timeout = START.unpack(message)
+            descriptors = [*memoryview(ancillary[0][2]).cast("i")]
             started = time.monotonic()
             try:
                 pid = os.fork()
@@ -185,11 +203,7 @@ class Zygote:
             if pid == -1:
                 self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
                 continue
-            signal.sigtimedwait([signal.SIGCHLD], SHORT_SECONDS)
-            ended, status, usage = os.wait4(pid, os.WNOHANG)
-            reason = EXITED if ended else self.watch(pid, timeout)
-            if not ended or not self.filtered:
-                status, usage = self.clear_up(pid, status, usage)
+            reason, status, usage = self.watch(pid)
             seconds = usage.ru_utime + usage.ru_stime
             self.control.sendall(REPORT.pack(reason, status, seconds, time.monotonic() - started))
 
@@ -201,43 +215,35 @@ class Zygote:
         os.close(self.control_fd)
         return lambda: child.run(connection, self.close_doors)
 
-    def watch(self, pid: int, timeout: float) -> bytes:
-        """Wait until the child ends, or the judge says that it has used up its time, or is gone itself."""
-        handle = os.pidfd_open(pid)
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)  # readable when the child has ended
-        poll.register(self.control, select.POLLIN)
-        try:
-            ready = poll.poll(1000 * timeout)
-        finally:
-            os.close(handle)
-        if any(fd == handle for fd, _ in ready):
-            return EXITED
-        if ready:
-            self.control.recv(len(KILL))
-        return KILLED
-
-    def clear_up(self, pid: int, status: int, usage: Any) -> tuple[int, Any]:
-        """Kill the child, if it runs yet, and whatever it left behind, and reap it.
-
-        Args:
-            pid: the child.
-            status: its wait status if it has ended.
-            usage: the time it took, in the same case.
-        """
-        with contextlib.suppress(ProcessLookupError):  # it is gone already
-            if self.own_processes:
-                os.kill(-1, signal.SIGKILL)
-            else:
+    def watch(self, pid: int) -> tuple[bytes, int, Any]:
+        """Wait until the child ends, or end it when the judge says so or is gone itself; how, and what it used."""
+        reason = EXITED
+        while True:
+            signal.sigtimedwait(_ENDED, WATCH_SECONDS)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                break
+            if reason == EXITED and self.is_told_to_end():
+                reason = KILLED
                 os.kill(pid, signal.SIGKILL)
-                os.killpg(pid, signal.SIGKILL)
+        if not self.filtered:
+            self.clear_up(pid)
+        return reason, status, usage
+
+    def is_told_to_end(self) -> bool:
+        try:
+            self.control.recv(1, _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def clear_up(self, pid: int) -> None:
+        """Where no filter keeps a child from starting processes: kill what it left behind, and reap it."""
+        with contextlib.suppress(ProcessLookupError):  # there is nothing
+            os.kill(-1, signal.SIGKILL) if self.own_processes else os.killpg(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while True:
-                ended, code, used = os.wait4(-1, 0)
-                if ended == pid:
-                    status, usage = code, used
-        signal.sigtimedwait([signal.SIGCHLD], 0)  # of those: the next child shall not be taken for ended
-        return status, usage
+                os.waitpid(-1, 0)
 
 
 def enter_namespaces() -> str:

@@ -29,15 +29,16 @@ from .session import Session, Unsupported, Zygote, ZygoteDied, compiled
 OWN_SHARE = 0.9  # of a check's time that the judge may compute, besides the candidate's
 
 
-def main(trainer: socket.socket, control: socket.socket, zygote: int, config: dict[str, Any]) -> None:
+def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -> None:
     """Serve checks until the trainer closes the connection.
 
     Args:
-        trainer: a stream socket to the trainer.
-        control: a stream socket to the zygote.
+        to_trainer: file descriptor of a stream socket.
+        to_zygote: the same.
         zygote: its process id.
         config: see `zygote.main`.
     """
+    trainer, control = socket.socket(fileno=to_trainer), socket.socket(fileno=to_zygote)
     if config["numpy"]:
         sys.path.append(config["numpy"])
         names.allow_numpy()

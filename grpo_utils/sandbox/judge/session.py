@@ -92,8 +92,7 @@ class Zygote:
             if len(data) < BUFFERED:  # the child finds it there
                 session.send_bytes(data)
             try:
-                message = START.pack(b"s", 2 * BACKSTOP * timeout)
-                socket.send_fds(self.control, [message], [theirs.fileno(), *descriptors])
+                socket.send_fds(self.control, [START], [theirs.fileno(), *descriptors])
             except OSError as error:
                 ours.close()
                 raise ZygoteDied(f"the sandbox process ended: {error}") from error
