@@ -23,13 +23,14 @@ Linux on x86-64 or aarch64 only; the standard library only; nothing here imports
 """
 
 from .pool import Sandbox, SandboxUnavailable, capabilities, run_tests, shared
-from .verdict import Check, Layer, Status, Verdict
+from .verdict import Check, Layer, Script, Status, Verdict
 
 __all__ = [
     "Check",
     "Layer",
     "Sandbox",
     "SandboxUnavailable",
+    "Script",
     "Status",
     "Verdict",
     "capabilities",

@@ -17,7 +17,7 @@ from queue import LifoQueue
 from types import TracebackType
 from typing import Any
 
-from .verdict import Check, Layer, Verdict
+from .verdict import Check, Layer, Script, Verdict, joined
 from .worker import Worker, WorkerDied
 
 ATTEMPTS = 3  # at a check when the sandbox fails; after the last the verdict is "infrastructure"
@@ -203,11 +203,12 @@ class Sandbox:
         """
         return self.check_many([Check(code, tests, names, setup, timeout)])[0]
 
-    def check_many(self, checks: Sequence[Check]) -> list[Verdict]:
+    def check_many(self, checks: Sequence[Check | Script]) -> list[Verdict]:
         """Run many checks on all workers; a slow one holds up its own worker only.
 
         Args:
-            checks: any number of checks.
+            checks: any number of checks and scripts. A script that once runs out of time is not run on all that is
+                left: its runs come in rounds of 1, 2, 4 and so on.
 
         Returns:
             The verdicts, in the order of the checks.
@@ -218,7 +219,24 @@ class Sandbox:
             >>> [verdict.status for verdict in verdicts]
             ['failed', 'passed', 'failed']
         """
-        return self._map([self._message(check) for check in checks])
+        tests = iter(self._map([self._message(check) for check in checks if isinstance(check, Check)]))
+        scripts = iter(self._run_scripts([check for check in checks if isinstance(check, Script)]))
+        return [next(scripts if isinstance(check, Script) else tests) for check in checks]
+
+    def _run_scripts(self, scripts: Sequence[Script]) -> list[Verdict]:
+        runs: list[list[Verdict]] = [[] for _ in scripts]
+        done, size = 0, 1
+        while todo := [
+            (number, pair)
+            for number, script in enumerate(scripts)
+            if not any(run.status == "timeout" for run in runs[number])
+            for pair in script.pairs[done : done + size]
+        ]:
+            verdicts = self._map([self._run_message(scripts[number], pair) for number, pair in todo])
+            for (number, _), verdict in zip(todo, verdicts, strict=True):
+                runs[number].append(verdict)
+            done, size = done + size, 2 * size
+        return [joined(found, len(script.pairs)) for found, script in zip(runs, scripts, strict=True)]
 
     def check_script(self, code: str, expected: str, *, stdin: str = "", timeout: float | None = None) -> Verdict:
         """Run a whole program and compare its standard output, ignoring blanks at line ends.
@@ -237,7 +255,7 @@ class Sandbox:
             ...     sandbox.check_script("print(int(input()) * 2)", "42", stdin="21").status
             'passed'
         """
-        return self._map([{"code": code, "stdin": stdin, "expected": expected, "timeout": self._limit(timeout)}])[0]
+        return self.check_many([Script(code, [(stdin, expected)], timeout)])[0]
 
     def _limit(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout
@@ -247,6 +265,11 @@ class Sandbox:
         limit = self._limit(check.timeout)
         names = {"tests": [*check.tests], "names": [*check.names], "setup": check.setup}
         return {"code": str(check.code), **names, "timeout": limit}
+
+    def _run_message(self, script: Script, pair: tuple[str, str]) -> dict[str, Any]:
+        """One run of a script as the judge gets it."""
+        stdin, expected = pair
+        return {"code": script.code, "stdin": stdin, "expected": expected, "timeout": self._limit(script.timeout)}
 
     def _map(self, checks: Sequence[dict[str, Any]]) -> list[Verdict]:
         threads = min(self._size, len(checks))
