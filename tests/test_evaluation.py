@@ -17,7 +17,8 @@ from grpo_utils.policy import ModelError
 from grpo_utils.sandbox import Check, Verdict
 from grpo_utils.tasks import ROOT, CodeTask, MathsTask, loading
 
-PROMPT = recipes.load("smoke-code").prompt
+RECIPE = recipes.load("smoke-code")
+PROMPT = RECIPE.prompt
 TASK = CodeTask(
     task_id=1,
     text="Add.",
@@ -42,7 +43,7 @@ PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2",
 @settings(deadline=None)  # on a busy machine single calls are slow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
-    (scores,) = evaluation.judge([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    (scores,) = evaluation.judge([TASK], [text], RECIPE, OneRightProgram())  # type: ignore[arg-type]
     assert scores["strict"] <= scores["lenient"] <= scores["oracle"]
     assert scores["oracle"] == (scores["lenient"] or "x = 1" in extract_candidates(text, "answer"))
 
@@ -58,13 +59,13 @@ def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     ],
 )
 def test_each_rule_finds_its_programs(text, passes, sandbox):
-    (scores,) = evaluation.judge([TASK], [text], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [text], RECIPE, sandbox)
     assert [name for name in ("strict", "lenient", "oracle", "visible") if scores[name]] == passes
 
 
 def test_where_the_prompt_shows_no_assert_none_is_passed_or_failed(sandbox):
     hidden = CodeTask(task_id=1, text="Add.", code=RIGHT, test_list=[], challenge_test_list=TASK.test_list)
-    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], PROMPT, sandbox)
+    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], RECIPE, sandbox)
     assert (scores["strict"], scores["visible"]) == (True, None)
 
 
@@ -117,7 +118,7 @@ def test_rewards_for_programs_pay_exactly_where_evaluation_says_so(sandbox, data
     texts = [data.draw(WAYS).format(data.draw(PROGRAMS)) for _ in owners]
     visible_asserts = data.draw(st.integers(0, 6))
     prompt = PROMPT.model_copy(update={"visible_asserts": visible_asserts})
-    judged = evaluation.judge(owners, texts, prompt, sandbox)
+    judged = evaluation.judge(owners, texts, RECIPE.model_copy(update={"prompt": prompt}), sandbox)
     names = ("tests", "visible_tests", "hidden_tests")
     functions, _ = rewards.build(dict.fromkeys(names, 1.0), tags=prompt.tags, visible_asserts=visible_asserts)
     paid = {one.__name__: one(texts, **tasks.columns(owners)) for one in functions}
@@ -144,14 +145,14 @@ NUMBERS = st.sampled_from(
 def test_rewards_for_numbers_pay_exactly_where_evaluation_says_so(rows):
     owners = [MathsTask.from_row({"task_id": 1, "question": "?", "answer": gold}, "here") for *_, gold in rows]
     texts = [way.format(number) for number, way, _ in rows]
-    judged = evaluation.judge(owners, texts, PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    judged = evaluation.judge(owners, texts, RECIPE, OneRightProgram())  # type: ignore[arg-type]
     golds = [task.answer for task in owners]
     assert rewards.soft_correctness(texts, answer=golds) == [float(scores["strict"]) for scores in judged]
 
 
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
     code = "def add(a, b): raise ValueError(str(object()))"
-    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
     assert scores["message"] == "ValueError: <object object at 0x...>"
 
 

@@ -8,9 +8,9 @@ Status = Literal["passed", "failed", "error", "timeout", "crash", "unsupported",
 """How a check, or one assert of it, ended.
 
 passed: every assert holds. failed: an assert does not hold, or compares an object with plain data.
-error: the candidate raised an exception, or a script printed nothing. timeout: it used up its time. crash: its process ended before it
-answered. unsupported: the tests cannot be judged here. infrastructure: the sandbox itself failed, so nothing
-is known about the candidate; a trainer must not score it 0.
+error: the candidate raised an exception, or is a script that printed nothing. timeout: it used up its time.
+crash: its process ended before it answered. unsupported: the tests cannot be judged here. infrastructure: the
+sandbox itself failed, so nothing is known about the candidate; a trainer must not score it 0.
 """
 
 
