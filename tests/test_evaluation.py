@@ -150,6 +150,46 @@ def test_rewards_for_numbers_pay_exactly_where_evaluation_says_so(rows):
     assert rewards.soft_correctness(texts, answer=golds) == [float(scores["strict"]) for scores in judged]
 
 
+OWN_CLASS = "class P:\n    def __init__(self, x): self.x = x\n"
+EQUAL = {  # what its `__eq__` says, and so what the task below gets by value
+    "honest": f"{OWN_CLASS}    def __eq__(self, other): return self.x == other.x\ndef f(x): return P(x)",
+    "generous": f"{OWN_CLASS}    def __eq__(self, other): return True\ndef f(x): return P(None)",
+    "none": f"{OWN_CLASS}def f(x): return P(x)",
+}
+POINTS = CodeTask(
+    task_id=1,
+    text="Points.",
+    code=EQUAL["honest"],
+    test_list=["assert f(2) == P(2)", "assert isinstance(f(2), P)", "assert f(3) == P(3)"],
+)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_the_programs_own_code_decided_counts_as_the_recipe_says_in_rewards_and_evaluation_alike(sandbox, allowed):
+    recipe = recipes.load("smoke-code", {"dataset.candidate_may_decide": allowed})
+    texts = [f"<answer>{code}</answer>" for code in EQUAL.values()]
+    judged = evaluation.judge([POINTS] * 3, texts, recipe, sandbox)
+    assert [one["strict"] for one in judged] == [allowed, allowed, False]
+    assert [one["oracle"] for one in judged] == [allowed, allowed, False]
+    assert judged[0]["error"] == ("none" if allowed else "own equality")
+    names = ("tests", "tests_graded", "visible_tests", "hidden_tests", "length_penalty")
+    functions, _ = rewards.of_recipe(recipe.model_copy(update={"rewards": dict.fromkeys(names, 1.0)}))
+    ids = [[0] * 5, [0] * 6, [0] * 7]
+    paid = {one.__name__: one(texts, completion_ids=ids, **tasks.columns([POINTS] * 3)) for one in functions}
+    assert paid["tests"] == [float(one["strict"]) for one in judged]
+    assert paid["visible_tests"] == [float(one["visible"]) for one in judged]
+    assert paid["hidden_tests"] == [float(allowed), float(allowed), 0.0]
+    assert paid["tests_graded"][:2] == [float(allowed)] * 2
+    assert paid["length_penalty"] == [0.5 * allowed, 0.0, -0.5]
+
+
+def test_an_answer_that_the_sandbox_cannot_judge_earns_nothing_and_is_counted_as_that(sandbox):
+    code = "import torch\ndef add(a, b): return a + b"
+    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
+    assert (scores["strict"], scores["error"], scores["outcomes"]) == (False, "unsupported", [])
+    assert rewards.tests([f"<answer>{code}</answer>"], **tasks.columns([TASK])) == [0.0]
+
+
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
     code = "def add(a, b): raise ValueError(str(object()))"
     (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)

@@ -292,17 +292,16 @@ def _asserts(test: str) -> list[str]:
 
 
 def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:
-    """Returns the first of the names that stands in the first test, or "".
+    """Returns the first word of the first test that is one of the names, or "".
 
     Example:
     ```python
-    >>> called_name(["assert inc(1) == 2"], ["helper", "inc"])
+    >>> called_name(["assert inc(1) == Point(2)"], ["Point", "inc"])
     'inc'
 
     ```
     """
-    words = set(re.findall(r"\w+", "".join(asserts[:1])))
-    return next((name for name in names if name in words), "")
+    return next((word for word in re.findall(r"\w+", "".join(asserts[:1])) if word in names), "")
 
 
 def count_branches(code: str) -> int:
