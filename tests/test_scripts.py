@@ -1,5 +1,8 @@
 """Scripts as tasks, from the file to the verdict: loading, prompts, rewards, the audit, evaluation."""
 
+# which kind of task a data set has is not known to the types
+# pyright: reportAttributeAccessIssue=false
+
 import json
 from pathlib import Path
 

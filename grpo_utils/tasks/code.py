@@ -252,6 +252,8 @@ def showable(tests: Sequence[str]) -> list[int]:
 def count_asserts(test: str) -> int | None:
     """Returns how many asserts a test has, or None where it is no Python or only running it tells.
 
+    An exception that `pytest.raises` or a `raise AssertionError` asks for counts as one, as it does in a verdict.
+
     Example:
     ```python
     >>> count_asserts("x = inc(1)\\nassert x == 2"), count_asserts("for n in range(9): assert inc(n) > n")
@@ -263,9 +265,26 @@ def count_asserts(test: str) -> int | None:
         tree = ast.parse(test.strip())
     except NOT_PYTHON:
         return None
-    everywhere = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
-    outermost = sum(isinstance(statement, ast.Assert) for statement in tree.body)
+    everywhere = sum(map(_is_outcome, ast.walk(tree)))
+    outermost = sum(map(_is_outcome, tree.body))
     return outermost if outermost == everywhere else None
+
+
+def _is_outcome(node: ast.AST) -> bool:
+    """Whether a statement is one outcome of a verdict, as `sandbox.judge.body` numbers them."""
+    match node:
+        case ast.Assert() | ast.Raise(exc=ast.Name("AssertionError") | ast.Call(ast.Name("AssertionError"))):
+            return True
+        case ast.With(items=items):
+            return any(map(_names_raises, (item.context_expr for item in items)))
+        case ast.Expr(ast.Call(args=[_, _, *_]) as call):
+            return _names_raises(call)
+    return False
+
+
+def _names_raises(call: ast.AST) -> bool:
+    function = call.func if isinstance(call, ast.Call) else None
+    return (getattr(function, "attr", None) or getattr(function, "id", "")) in ("raises", "assertRaises")
 
 
 def _split(tests: list[Any], where: str) -> list[str]:
@@ -285,9 +304,9 @@ def _split(tests: list[Any], where: str) -> list[str]:
 
 
 def _asserts(test: str) -> list[str]:
-    """The source of each assert of a test; a test that is one assert stays as it stands."""
+    """The source of each assert of a test, in order; a test that is one assert stays as it stands."""
     body = ast.parse(test.strip()).body
-    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if isinstance(one, ast.Assert)]
+    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if _is_outcome(one)]
     return [test] if found and len(body) == 1 else found
 
 
