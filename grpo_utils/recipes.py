@@ -81,6 +81,10 @@ class Dataset(_Section):
     or of steps in a worked solution.
 
     `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
+
+    `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
+    audit finds the sandbox unable to judge. `candidate_may_decide` says whether an assert may count as passed where the
+    program's own code decided it, by the `__eq__` of its class for instance (see docs/judged.md).
     """
 
     name: str
@@ -89,6 +93,8 @@ class Dataset(_Section):
     pass_rate: Annotated[tuple[float, float], Strict(False), AfterValidator(_ordered)] | None = None
     shuffle: int | None = None
     limits: dict[Split, NonNegativeInt | Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
+    leave_out: dict[Split | Literal["prompt"], list[int | str]] = Field(default_factory=dict)
+    candidate_may_decide: bool = False
 
 
 class Prompt(_Section):

@@ -68,16 +68,16 @@ class Rollouts(Mapping[str, list[Entry]]):
         return self.owners[max(found, key=lambda question: (squeezed.rindex(question) + len(question), len(question)))]
 
     def _entry(self, task: Task, group: pd.DataFrame) -> Entry:
-        weights, prompt = self.recipe.weights, self.recipe.prompt
+        weights = self.recipe.weights
         group = group.assign(reward=group[list(weights)].fillna(0.0) @ list(weights.values()))  # as TRL adds them up
         group = group.sort_values("advantage", ascending=False, kind="stable")
-        judged = evaluation.judge([task] * len(group), group.completion.tolist(), prompt, shared())
+        judged = evaluation.judge([task] * len(group), group.completion.tolist(), self.recipe, shared())
         shown = [
             _shown(i, row, found, task, self.recipe)
             for i, (row, found) in enumerate(zip(group.to_dict("records"), judged, strict=True), start=1)
         ]
         title = f"{task.task_id}: {widgets.headline(task)} (mean reward {group.reward.mean():.2f})"
-        return Entry(title, task.question(prompt), shown)
+        return Entry(title, task.question(self.recipe.prompt), shown)
 
 
 def _shown(i: int, row: dict[str, Any], found: dict[str, Any], task: Task, recipe: Recipe) -> Shown:

@@ -1,5 +1,6 @@
 """The audit: every reward passes on the data sets that are here, and each planted defect is named."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -154,6 +155,73 @@ def test_a_reward_that_knows_no_gold_answer_is_caught():
     )
 
 
+REFUSED = "the tests use 'helper', which is neither theirs nor the program's"
+POINT = "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
+
+
+def made(task_id: int, name: str, test: str, code: str) -> tasks.CodeTask:
+    return tasks.CodeTask(task_id=task_id, text=f"Write a function {name}.", code=code, test_list=[test])
+
+
+def test_tasks_that_cannot_be_judged_are_named_with_every_reason_and_what_to_set():
+    double = "def f(x): return 2 * x"
+    kept, *odd = [
+        made(1, "f", "assert f(1) == 2", double),
+        made(2, "f", "assert helper(f(1)) == 2", double),
+        made(3, "f", "assert aid(f(1)) == 2", double),
+        made(4, "f", "assert f(1) == 2", f"import torch\n{double}"),
+        made(5, "f", "assert f(1) == P(1)", f"{POINT}def f(x): return P(x)"),
+    ]
+    prompt = recipes.load("cpu-code").prompt
+    mine = [*audit.examples([kept, *odd[:2]], prompt), *audit.examples(odd[2:], prompt, "test")]
+    functions, weights = rewards.build({"tests": 1.0, "tests_graded": 1.0, "strict_format": 0.25})
+    found = audit.audit(functions, mine, TAGS, weights=weights)
+    unsupported, decided = found.failures
+    assert unsupported == (
+        "The sandbox cannot judge the reference of 3 of 5 tasks, so that no answer to them earns anything "
+        f"(2: {REFUSED}; 1: the program imports 'torch': candidates have the standard library only; see "
+        'docs/judged.md): add them to `dataset.leave_out`, {"train": [2, 3], "test": [4]}.'
+    )
+    assert decided.startswith(
+        'In 1 of 5 tasks, {"test": [5]}, the asserts compare objects of the program\'s own classes'
+    )
+    assert "set `dataset.candidate_may_decide` to true" in decided
+    assert (found.table.loc["gold", "tests"], found.notes) == (1.0, [])
+    functions, weights = rewards.build({"tests": 1.0}, candidate_may_decide=True)
+    found = audit.audit(functions, [mine[0], mine[-1]], TAGS, weights=weights, candidate_may_decide=True)
+    assert found.failures == []
+    assert found.notes == [
+        'In 1 of 2 tasks, {"test": [5]}, the asserts compare objects of the program\'s own classes, so that its own '
+        "code decides; `dataset.candidate_may_decide` lets it."
+    ]
+    assert audit.audit(functions, [mine[1]], TAGS, weights=weights).failures == [
+        "The sandbox cannot judge the reference of 1 of 1 tasks, so that no answer to them earns anything "
+        f"(1: {REFUSED}; "
+        'see docs/judged.md): add them to `dataset.leave_out`, {"train": [2]}.'
+    ]
+
+
+def test_what_the_audit_names_is_left_out_when_it_is_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    rows = [vars(made(i, "f", f"assert f({i}) == {i}", "def f(x): return x")) for i in range(20)]
+    for split in tasks.SPLITS:
+        (tmp_path / "mine" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    chosen = recipes.parse('{"train": [3, 4], "test": [7], "prompt": [0]}', "what the audit prints")
+    recipe = recipes.load("cpu-code", {"dataset": {"name": "mine", "leave_out": chosen}})
+    ids = {
+        split: [task.task_id for task in tasks.load_split(recipe, split)] for split in ("train", "validation", "test")
+    }
+    everything = list(range(20))
+    assert ids["validation"] == everything
+    assert [[i for i in everything if i not in ids[split]] for split in ("train", "test")] == [[3, 4], [7]]
+    assert tasks.examples(recipe)[0].task_id == 1
+    assert [task.task_id for task in tasks.load_judged(recipe, "train")] == ids["train"]
+    wrong = recipes.load("cpu-code", {"dataset": {"name": "mine", "leave_out": {"test": [99]}}})
+    with pytest.raises(tasks.DataError, match="names 99, and no test task of 'mine' has that id"):
+        tasks.load_split(wrong, "test")
+
+
 def test_a_gold_answer_that_has_become_wrong_is_caught():
     (example,) = programs("starter")[:1]
     broken = Example(example.question, example.gold.replace("return", "retrun"), example.wrong, example.columns)
@@ -161,3 +229,4 @@ def test_a_gold_answer_that_has_become_wrong_is_caught():
     assert failure.startswith(
         "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for 'Write a function"
     )
+    assert failure.endswith(", where the sandbox says error (SyntaxError: invalid syntax (<candidate>, line 2)).")

@@ -19,7 +19,8 @@ from grpo_utils.policy import ModelError
 from grpo_utils.sandbox import Check, Verdict
 from grpo_utils.tasks import ROOT, CodeTask, MathsTask, loading
 
-PROMPT = recipes.load("smoke-code").prompt
+RECIPE = recipes.load("smoke-code")
+PROMPT = RECIPE.prompt
 TASK = CodeTask(
     task_id=1,
     text="Add.",
@@ -44,7 +45,7 @@ PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2",
 @settings(deadline=None)  # on a busy machine single calls are slow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
-    (scores,) = evaluation.judge([TASK], [text], PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    (scores,) = evaluation.judge([TASK], [text], RECIPE, OneRightProgram())  # type: ignore[arg-type]
     assert scores["strict"] <= scores["lenient"] <= scores["oracle"]
     assert scores["oracle"] == (scores["lenient"] or "x = 1" in extract_candidates(text, "answer"))
 
@@ -60,13 +61,13 @@ def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     ],
 )
 def test_each_rule_finds_its_programs(text, passes, sandbox):
-    (scores,) = evaluation.judge([TASK], [text], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [text], RECIPE, sandbox)
     assert [name for name in ("strict", "lenient", "oracle", "visible") if scores[name]] == passes
 
 
 def test_where_the_prompt_shows_no_assert_none_is_passed_or_failed(sandbox):
     hidden = CodeTask(task_id=1, text="Add.", code=RIGHT, test_list=[], challenge_test_list=TASK.test_list)
-    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], PROMPT, sandbox)
+    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], RECIPE, sandbox)
     assert (scores["strict"], scores["visible"]) == (True, None)
 
 
@@ -119,7 +120,7 @@ def test_rewards_for_programs_pay_exactly_where_evaluation_says_so(sandbox, data
     texts = [data.draw(WAYS).format(data.draw(PROGRAMS)) for _ in owners]
     visible_asserts = data.draw(st.integers(0, 6))
     prompt = PROMPT.model_copy(update={"visible_asserts": visible_asserts})
-    judged = evaluation.judge(owners, texts, prompt, sandbox)
+    judged = evaluation.judge(owners, texts, RECIPE.model_copy(update={"prompt": prompt}), sandbox)
     names = ("tests", "visible_tests", "hidden_tests")
     functions, _ = rewards.build(dict.fromkeys(names, 1.0), tags=prompt.tags, visible_asserts=visible_asserts)
     paid = {one.__name__: one(texts, **tasks.columns(owners)) for one in functions}
@@ -147,14 +148,54 @@ NUMBERS = st.sampled_from(
 def test_rewards_for_numbers_pay_exactly_where_evaluation_says_so(rows):
     owners = [MathsTask.from_row({"task_id": 1, "question": "?", "answer": gold}, "here") for *_, gold in rows]
     texts = [way.format(number) for number, way, _ in rows]
-    judged = evaluation.judge(owners, texts, PROMPT, OneRightProgram())  # type: ignore[arg-type]
+    judged = evaluation.judge(owners, texts, RECIPE, OneRightProgram())  # type: ignore[arg-type]
     golds = [task.answer for task in owners]
     assert rewards.soft_correctness(texts, answer=golds) == [float(scores["strict"]) for scores in judged]
 
 
+OWN_CLASS = "class P:\n    def __init__(self, x): self.x = x\n"
+EQUAL = {  # what its `__eq__` says, and so what the task below gets by value
+    "honest": f"{OWN_CLASS}    def __eq__(self, other): return self.x == other.x\ndef f(x): return P(x)",
+    "generous": f"{OWN_CLASS}    def __eq__(self, other): return True\ndef f(x): return P(None)",
+    "none": f"{OWN_CLASS}def f(x): return P(x)",
+}
+POINTS = CodeTask(
+    task_id=1,
+    text="Points.",
+    code=EQUAL["honest"],
+    test_list=["assert f(2) == P(2)", "assert isinstance(f(2), P)", "assert f(3) == P(3)"],
+)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_the_programs_own_code_decided_counts_as_the_recipe_says_in_rewards_and_evaluation_alike(sandbox, allowed):
+    recipe = recipes.load("smoke-code", {"dataset.candidate_may_decide": allowed})
+    texts = [f"<answer>{code}</answer>" for code in EQUAL.values()]
+    judged = evaluation.judge([POINTS] * 3, texts, recipe, sandbox)
+    assert [one["strict"] for one in judged] == [allowed, allowed, False]
+    assert [one["oracle"] for one in judged] == [allowed, allowed, False]
+    assert judged[0]["error"] == ("none" if allowed else "own equality")
+    names = ("tests", "tests_graded", "visible_tests", "hidden_tests", "length_penalty")
+    functions, _ = rewards.of_recipe(recipe.model_copy(update={"rewards": dict.fromkeys(names, 1.0)}))
+    ids = [[0] * 5, [0] * 6, [0] * 7]
+    paid = {one.__name__: one(texts, completion_ids=ids, **tasks.columns([POINTS] * 3)) for one in functions}
+    assert paid["tests"] == [float(one["strict"]) for one in judged]
+    assert paid["visible_tests"] == [float(one["visible"]) for one in judged]
+    assert paid["hidden_tests"] == [float(allowed), float(allowed), 0.0]
+    assert paid["tests_graded"][:2] == [float(allowed)] * 2
+    assert paid["length_penalty"] == [0.5 * allowed, 0.0, -0.5]
+
+
+def test_an_answer_that_the_sandbox_cannot_judge_earns_nothing_and_is_counted_as_that(sandbox):
+    code = "import torch\ndef add(a, b): return a + b"
+    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
+    assert (scores["strict"], scores["error"], scores["outcomes"]) == (False, "unsupported", [])
+    assert rewards.tests([f"<answer>{code}</answer>"], **tasks.columns([TASK])) == [0.0]
+
+
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
     code = "def add(a, b): raise ValueError(str(object()))"
-    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], PROMPT, sandbox)
+    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
     assert scores["message"] == "ValueError: <object object at 0x...>"
 
 

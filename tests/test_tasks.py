@@ -14,7 +14,9 @@ import datasets
 import pytest
 
 from grpo_utils import recipes, tasks
+from grpo_utils.sandbox import Check
 from grpo_utils.tasks import DataError, loading
+from grpo_utils.tasks.code import count_asserts
 
 PROMPT = recipes.load("cpu-code").prompt
 GOOD = {
@@ -121,6 +123,27 @@ def test_a_test_with_other_statements_stays_whole_and_its_asserts_count():
     assert [task.shown(prompt) for prompt in prompts] == [0, 2, 2, 3, 3]
     shown = [[test in task.question(prompt) for test in task.test_list] for prompt in prompts]
     assert shown == [[k > 0, k > 2, False, False] for k in range(5)]
+
+
+EXPECTED = "import pytest\nwith pytest.raises(TypeError):\n    add(1, None)"
+
+
+def test_a_test_that_expects_an_exception_is_one():
+    task = made(test_list=[EXPECTED, "assert add(2, 2) == 4"], challenge_test_list=[])
+    assert task.requirements == ["with pytest.raises(TypeError):\n    add(1, None)", "assert add(2, 2) == 4"]
+    alone = "try:\n    add(1, None)\nexcept TypeError:\n    pass\nelse:\n    raise AssertionError"
+    assert made(test_list=[alone], challenge_test_list=[]).requirements == [alone]
+
+
+def test_a_test_is_said_to_have_as_many_asserts_as_its_verdict_has_outcomes(sandbox):
+    lines = (Path(__file__).parent / "sandbox" / "data" / "honest_forms.jsonl").read_text(encoding="utf-8").splitlines()
+    forms = [json.loads(line) for line in lines]
+    checks = [Check(form["right"], form["tests"], form["names"], form["setup"]) for form in forms]
+    verdicts = sandbox.check_many([*checks, Check(GOOD["code"], [EXPECTED], ["add"])])
+    counts = [sum(count_asserts(test) or 0 for test in form["tests"]) for form in [*forms, {"tests": [EXPECTED]}]]
+    known = [(count, verdict.total) for count, verdict in zip(counts, verdicts, strict=True) if count and verdict.ok]
+    assert len(known) > 45
+    assert [pair for pair in known if pair[0] != pair[1]] == []
 
 
 def test_names_of_the_sanitized_half_may_stand_beside_the_others():

@@ -20,6 +20,7 @@ What they do not do: weigh each other (TRL does, with the weights), or tell whet
 
 from .code import (
     SandboxFault,
+    counted,
     defines_function,
     error_graded,
     hidden_tests,
@@ -43,6 +44,7 @@ __all__ = [
     "build",
     "column",
     "cosine",
+    "counted",
     "defines_function",
     "error_graded",
     "hard_correctness",

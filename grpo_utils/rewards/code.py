@@ -1,38 +1,66 @@
 """Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
 They read the columns `asserts`, `setup` and `names`. A column `prelude` adds code that stands before the program, and
-`showable` says which tests a prompt may show; without it, all of them. Evaluation reads them by the same functions, in
-`tasks.code`. A program of a batch is run once, however often it comes and however many of these rewards a recipe names:
-each only grades the verdicts in its own way.
+`showable` says which tests a prompt may show; without it, all of them. Of scripts they read `inputs` and `outputs`, and
+each pair is to them what an assert is. Evaluation reads the columns by the same functions, in `tasks.code`, and counts
+verdicts by the same one, `counted`. A program of a batch is run once, however often it comes and however many of these
+rewards a recipe names: each only grades the verdicts in its own way.
 """
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_code
-from grpo_utils.sandbox import Check, Sandbox, Verdict, shared
+from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, shared
 from grpo_utils.tasks.code import called_name, check_of, count_asserts, showable, shown_tests
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
 NO_CODE = Verdict("error", error_type="NoCode")
+OWN_DECISION = "DecidedByCandidate"
 
 
 class SandboxFault(UserError):
     """The sandbox itself failed; nothing is known about the candidate."""
 
 
-def judge(checks: Sequence[Check], sandbox: Sandbox) -> list[Verdict]:
+def judge(checks: Sequence[Check | Script], sandbox: Sandbox) -> list[Verdict]:
     """Returns the verdicts on candidates.
 
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about some candidate.
     """
     return _without_faults(sandbox.check_many(checks))
+
+
+def counted(verdict: Verdict, candidate_may_decide: bool) -> Verdict:
+    """Returns a verdict as it counts, in rewards and evaluation alike.
+
+    Args:
+        verdict: of the sandbox.
+        candidate_may_decide: of the recipe's `dataset` block. Where it is not set and the program's own code decided an
+            outcome, no assert counts as passed: its `__eq__` may call everything equal.
+
+    Example:
+    ```python
+    >>> own = Verdict("passed", 1, 1, ("passed",), decided_by_candidate=True)
+    >>> [counted(own, allowed).status for allowed in (True, False)]
+    ['passed', 'failed']
+
+    ```
+    """
+    if candidate_may_decide or not verdict.decided_by_candidate:
+        return verdict
+    outcomes = tuple("failed" if outcome == "passed" else outcome for outcome in verdict.outcomes)
+    if not verdict.ok:
+        return replace(verdict, passed=0, outcomes=outcomes)
+    text = "objects of the program's own classes were compared, and its own code gave the answer"
+    return replace(verdict, status="failed", passed=0, outcomes=outcomes, error_type=OWN_DECISION, error_message=text)
 
 
 def _without_faults(verdicts: list[Verdict]) -> list[Verdict]:
@@ -43,7 +71,7 @@ def _without_faults(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 @lru_cache(maxsize=1)
-def _verdicts(checks: tuple[Check, ...]) -> list[Verdict]:
+def _verdicts(checks: tuple[Check | Script, ...]) -> list[Verdict]:
     """The verdicts on the last batch are kept, for the other rewards that grade the same one."""
     return shared().check_many(checks)
 
@@ -62,9 +90,9 @@ def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[...,
         grade: gets the verdict and what of the tests the prompt showed, and returns the reward.
 
     Returns:
-        A reward with the settings `tags`, `visible_asserts` and `stop_on_fault`. When the sandbox itself fails it pays
-        None, or raises SandboxFault if `stop_on_fault` is set. A trainer wants that: TRL takes None for "not
-        known", but adds it up as 0 when another reward knows the sample.
+        A reward with the settings `tags`, `visible_asserts`, `candidate_may_decide` (see `counted`) and
+        `stop_on_fault`. When the sandbox itself fails it pays None, or raises SandboxFault if `stop_on_fault` is set.
+        A trainer wants that: TRL takes None for "not known", but adds it up as 0 when another reward knows the sample.
     """
 
     @functools.wraps(grade)
@@ -73,36 +101,52 @@ def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[...,
         *,
         tags: Sequence[str] = TAGS,
         visible_asserts: int = 1,
+        candidate_may_decide: bool = False,
         stop_on_fault: bool = False,
         **columns: Any,
     ) -> list[float | None]:
-        rows = _rows(columns)
-        codes = [extract_code(text, tags[-1]) for text in texts(completions)]
-        checks = [None if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
-        distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
-        verdicts = _verdicts(distinct)
-        if any(verdict.status == "infrastructure" for verdict in verdicts):
-            _verdicts.cache_clear()
-            if stop_on_fault:
-                _without_faults(verdicts)
-        found = dict(zip(distinct, verdicts, strict=True))
-        every = [NO_CODE if check is None else found[check] for check in checks]
-        pairs = zip(every, (_shown(row, visible_asserts) for row in rows), strict=True)
-        return [None if one.status == "infrastructure" else grade(one, shown) for one, shown in pairs]
+        every = verdicts(completions, tags, columns)
+        if stop_on_fault:
+            _without_faults(every)
+        pairs = zip(every, (_shown(row, visible_asserts) for row in _rows(columns)), strict=True)
+        return [
+            None if one.status == "infrastructure" else grade(counted(one, candidate_may_decide), shown)
+            for one, shown in pairs
+        ]
 
     return graded
 
 
-def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
+def verdicts(completions: Sequence[Completion], tags: Sequence[str], columns: Mapping[str, Any]) -> list[Verdict]:
+    """Returns the sandbox's verdict on the code in each completion; those on the last batch are kept."""
+    codes = [extract_code(text, tags[-1]) for text in texts(completions)]
+    rows = _rows(columns)
+    checks = [None if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
+    distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
+    found = dict(zip(distinct, _verdicts(distinct), strict=True))
+    if any(verdict.status == "infrastructure" for verdict in found.values()):
+        _verdicts.cache_clear()
+    return [NO_CODE if check is None else found[check] for check in checks]
+
+
+def has_programs(columns: Mapping[str, Any]) -> bool:
+    """Whether the columns of a data set are those of programs."""
+    return "asserts" in columns or "inputs" in columns
+
+
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The columns that a check needs, task by task; a data set of one's own may lack `prelude` and `showable`."""
+    needed = ("inputs", "outputs") if "inputs" in columns else ("asserts", "setup", "names")
     present = [name for name in ("prelude", "showable") if name in columns]
-    rows = {name: column(columns, name) for name in ("asserts", "setup", "names", *present)}
-    by_task = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    return [{"showable": showable(row["asserts"]), **row} for row in by_task]
+    rows = {name: column(columns, name) for name in (*needed, *present)}
+    return [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
 
 
 def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
-    number, asserts = shown_tests(row["showable"], visible_asserts)
+    if "inputs" in row:
+        shown = min(visible_asserts, len(row["inputs"]))
+        return Shown(shown, shown == len(row["inputs"]))
+    number, asserts = shown_tests(row["showable"] if "showable" in row else showable(row["asserts"]), visible_asserts)
     return Shown(asserts, all(count_asserts(test) == 0 for test in row["asserts"][number:]))
 
 

@@ -4,23 +4,26 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .code import tests
+from .code import has_programs, tests
 from .maths import soft_correctness
 from .registry import TAGS, Completion, column, reward
 
 
-def _correct(
-    completions: Sequence[Completion], tags: Sequence[str], stop_on_fault: bool, columns: dict[str, Any]
-) -> list[float | None]:
-    """Whether each completion is right: by `tests` where the data set has asserts, else by `soft_correctness`."""
-    if "asserts" in columns:
-        return tests(completions, tags=tags, stop_on_fault=stop_on_fault, **columns)
-    return soft_correctness(completions, tags=tags, **columns)
+def _correct(completions: Sequence[Completion], columns: dict[str, Any], **settings: Any) -> list[float | None]:
+    """Whether each completion is right: by `tests` where the data set has programs, else by `soft_correctness`."""
+    if has_programs(columns):
+        return tests(completions, **settings, **columns)
+    return soft_correctness(completions, tags=settings["tags"], **columns)
 
 
 @reward(-0.5, 0.5, {"gold": (-0.5, 0.5), "empty": 0.0, "truncated": -0.5})
 def length_penalty(
-    completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, stop_on_fault: bool = False, **columns: Any
+    completions: Sequence[Completion],
+    *,
+    tags: Sequence[str] = TAGS,
+    candidate_may_decide: bool = False,
+    stop_on_fault: bool = False,
+    **columns: Any,
 ) -> list[float | None]:
     """Against padding: from 0.5 for the shortest completion of its prompt to -0.5 for the longest, and at most 0 for
     a wrong one.
@@ -44,7 +47,8 @@ def length_penalty(
         groups.setdefault(owner, []).append(length)
     bounds = {owner: (min(group), max(group)) for owner, group in groups.items()}
     rewards: list[float | None] = []
-    every = _correct(completions, tags, stop_on_fault, columns)
+    settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
+    every = _correct(completions, columns, **settings)
     for owner, length, correct in zip(owners, lengths, every, strict=True):
         shortest, longest = bounds[owner]
         score = 0.5 - (length - shortest) / (longest - shortest) if longest > shortest else 0.0
@@ -58,6 +62,7 @@ def cosine(
     *,
     max_completion_length: int,
     tags: Sequence[str] = TAGS,
+    candidate_may_decide: bool = False,
     stop_on_fault: bool = False,
     **columns: Any,
 ) -> list[float | None]:
@@ -77,7 +82,8 @@ def cosine(
     ```
     """
     rewards: list[float | None] = []
-    every = _correct(completions, tags, stop_on_fault, columns)
+    settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
+    every = _correct(completions, columns, **settings)
     for correct, ids in zip(every, column(columns, "completion_ids"), strict=True):
         size = 0.75 + 0.25 * math.cos(min(len(ids) / max_completion_length, 1.0) * math.pi)
         rewards.append(None if correct is None else size if correct else -size)

@@ -144,7 +144,7 @@ def of_recipe(
     """Returns the rewards of a recipe with its settings bound, and their weights.
 
     Args:
-        recipe: its `rewards` block, and the `prompt` and `grpo` blocks for settings.
+        recipe: its `rewards` block, and the `prompt`, `dataset` and `grpo` blocks for settings.
         stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
         max_completion_length: tokens that the completions were allowed; default: as many as in training.
 
@@ -155,6 +155,7 @@ def of_recipe(
         recipe.rewards,
         tags=recipe.prompt.tags,
         visible_asserts=recipe.prompt.visible_asserts,
+        candidate_may_decide=recipe.dataset.candidate_may_decide,
         max_completion_length=max_completion_length or recipe.grpo["max_completion_length"],
         stop_on_fault=stop_on_fault,
     )

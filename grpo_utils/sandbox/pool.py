@@ -2,25 +2,26 @@
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from pathlib import Path
 from queue import LifoQueue
 from types import TracebackType
 from typing import Any
 
-from .jail.protocol import MAX_MESSAGE
-from .judge import judge, judge_script
-from .verdict import Check, Layer, Verdict
+from .verdict import Check, Layer, Script, Verdict, joined
 from .worker import Worker, WorkerDied
 
-ATTEMPTS = 3  # at a check when the zygote fails; after the last the verdict is "infrastructure"
+ATTEMPTS = 3  # at a check when the sandbox fails; after the last the verdict is "infrastructure"
+CHUNK = 16  # checks that a worker takes at once, at most
 
 NOT_LINUX = (
     "The sandbox needs Linux. macOS and Windows have none of what confines a candidate here: no seccomp (it could start"
@@ -37,6 +38,59 @@ class SandboxUnavailable(RuntimeError):
     """This host cannot confine a candidate as was asked."""
 
 
+class _Batch:
+    """Checks for several workers: each takes some at a time, fewer towards the end, so that all finish together."""
+
+    def __init__(self, checks: Sequence[dict[str, Any]], workers: int) -> None:
+        self._waiting = deque(enumerate(checks))
+        self._workers = workers
+        self._attempts = [0] * len(checks)
+        self._verdicts: list[Verdict | None] = [None] * len(checks)
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def take(self) -> list[tuple[int, dict[str, Any]]]:
+        with self._lock:
+            share = min(-(-len(self._waiting) // (4 * self._workers)), CHUNK) if self._waiting else 0
+            return [self._waiting.popleft() for _ in range(share)]
+
+    def put(self, number: int, verdict: Verdict) -> None:
+        self._verdicts[number] = _without_package(verdict) if verdict.error_type == "ModuleNotFoundError" else verdict
+
+    def give_back(self, checks: list[tuple[int, dict[str, Any]]], error: WorkerDied | None) -> None:
+        if error is not None and checks:
+            number = checks[0][0]
+            self._attempts[number] += 1
+            if self._attempts[number] >= ATTEMPTS:
+                self.put(number, Verdict("infrastructure", error_message=str(error)))
+                checks = checks[1:]
+            else:
+                time.sleep(0.2 * self._attempts[number])
+        with self._lock:
+            if self._workers:
+                self._waiting.extendleft(reversed(checks))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._workers = 0
+            self._waiting.clear()
+
+    def verdicts(self) -> list[Verdict]:
+        return [verdict for verdict in self._verdicts if verdict is not None]
+
+
+def _without_package(verdict: Verdict) -> Verdict:
+    """A program that imports a package of this Python is not wrong: candidates have the standard library only."""
+    name = verdict.error_message.partition("'")[2].partition("'")[0].partition(".")[0]
+    if not name.isidentifier() or name in sys.stdlib_module_names or importlib.util.find_spec(name) is None:
+        return verdict
+    how = "Sandbox(numpy=True) lets it" if name == "numpy" else "candidates have the standard library only"
+    return Verdict("unsupported", error_message=f"the program imports {name!r}: {how}", stdout=verdict.stdout)
+
+
 class Sandbox:
     """Runs untrusted Python against asserts and judges it by the values it returns.
 
@@ -50,6 +104,8 @@ class Sandbox:
         without: layers to leave off, by the names that `capabilities` gives them; default: those that the
             environment variable GRPO_SANDBOX_WITHOUT names, separated by commas. A sandbox without seccomp is
             refused unless it is named here.
+        numpy: let candidates and tests import NumPy, where it is installed. Each check then takes about a millisecond
+            longer, because a larger process is forked.
 
     Raises:
         SandboxUnavailable: strict and a layer is missing, a layer to leave off is unknown, or the host cannot confine
@@ -70,6 +126,7 @@ class Sandbox:
         memory_mb: int = 1024,
         strict: bool = False,
         without: Sequence[str] | None = None,
+        numpy: bool = False,
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailable(NOT_LINUX)
@@ -84,7 +141,7 @@ class Sandbox:
         # a launcher of distributed training runs several processes on this machine, each with a sandbox of its own
         shares = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._size = workers or max(1, len(os.sched_getaffinity(0)) // shares)
-        self._config: dict[str, Any] = {"memory_mb": memory_mb, "without": list(without)}
+        self._config = _config(memory_mb, without, numpy)
         self._closed = False
         self._fill()
         _sandboxes.add(self)
@@ -111,7 +168,7 @@ class Sandbox:
 
     def _fill(self) -> None:
         self._workers = [Worker(self._config) for _ in range(self._size)]
-        # Last in, first out: a caller that runs one check at a time keeps one zygote warm and starts no other.
+        # Last in, first out: a caller that runs one check at a time keeps one judge warm and starts no other.
         self._idle: LifoQueue[Worker] = LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put(worker)
@@ -146,11 +203,12 @@ class Sandbox:
         """
         return self.check_many([Check(code, tests, names, setup, timeout)])[0]
 
-    def check_many(self, checks: Sequence[Check]) -> list[Verdict]:
+    def check_many(self, checks: Sequence[Check | Script]) -> list[Verdict]:
         """Run many checks on all workers; a slow one holds up its own worker only.
 
         Args:
-            checks: any number of checks.
+            checks: any number of checks and scripts. A script that once runs out of time is not run on all that is
+                left: its runs come in rounds of 1, 2, 4 and so on.
 
         Returns:
             The verdicts, in the order of the checks.
@@ -161,7 +219,24 @@ class Sandbox:
             >>> [verdict.status for verdict in verdicts]
             ['failed', 'passed', 'failed']
         """
-        return self._map([partial(self._judge_check, check) for check in checks])
+        tests = iter(self._map([self._message(check) for check in checks if isinstance(check, Check)]))
+        scripts = iter(self._run_scripts([check for check in checks if isinstance(check, Script)]))
+        return [next(scripts if isinstance(check, Script) else tests) for check in checks]
+
+    def _run_scripts(self, scripts: Sequence[Script]) -> list[Verdict]:
+        runs: list[list[Verdict]] = [[] for _ in scripts]
+        done, size = 0, 1
+        while todo := [
+            (number, pair)
+            for number, script in enumerate(scripts)
+            if not any(run.status == "timeout" for run in runs[number])
+            for pair in script.pairs[done : done + size]
+        ]:
+            verdicts = self._map([self._run_message(scripts[number], pair) for number, pair in todo])
+            for (number, _), verdict in zip(todo, verdicts, strict=True):
+                runs[number].append(verdict)
+            done, size = done + size, 2 * size
+        return [joined(found, len(script.pairs)) for found, script in zip(runs, scripts, strict=True)]
 
     def check_script(self, code: str, expected: str, *, stdin: str = "", timeout: float | None = None) -> Verdict:
         """Run a whole program and compare its standard output, ignoring blanks at line ends.
@@ -180,43 +255,45 @@ class Sandbox:
             ...     sandbox.check_script("print(int(input()) * 2)", "42", stdin="21").status
             'passed'
         """
-        limit = self.timeout if timeout is None else timeout
-        return self._map([lambda worker: judge_script(worker, code, stdin, expected, limit)])[0]
+        return self.check_many([Script(code, [(stdin, expected)], timeout)])[0]
 
-    def _judge_check(self, check: Check, worker: Worker) -> Verdict:
-        return judge(worker, check, self.timeout if check.timeout is None else check.timeout)
+    def _limit(self, timeout: float | None) -> float:
+        return self.timeout if timeout is None else timeout
 
-    def _map(self, jobs: Sequence[Callable[[Worker], Verdict]]) -> list[Verdict]:
-        if min(self._size, len(jobs)) <= 1:
-            return [self._run(job) for job in jobs]
-        stop = threading.Event()
-        # Threads are cheap here: they spend their time waiting for their zygotes.
-        with ThreadPoolExecutor(min(self._size, len(jobs)), "sandbox") as pool:
-            futures = [pool.submit(self._run, job, stop) for job in jobs]
+    def _message(self, check: Check) -> dict[str, Any]:
+        """A check as the judge gets it."""
+        limit = self._limit(check.timeout)
+        names = {"tests": [*check.tests], "names": [*check.names], "setup": check.setup}
+        return {"code": str(check.code), **names, "timeout": limit}
+
+    def _run_message(self, script: Script, pair: tuple[str, str]) -> dict[str, Any]:
+        """One run of a script as the judge gets it."""
+        stdin, expected = pair
+        return {"code": script.code, "stdin": stdin, "expected": expected, "timeout": self._limit(script.timeout)}
+
+    def _map(self, checks: Sequence[dict[str, Any]]) -> list[Verdict]:
+        threads = min(self._size, len(checks))
+        batch = _Batch(checks, self._size)
+        if threads <= 1:
+            self._work(batch)
+            return batch.verdicts()
+        # Threads are cheap here: they spend their time waiting for their judges.
+        with ThreadPoolExecutor(threads, "sandbox") as pool:
+            futures = [pool.submit(self._work, batch) for _ in range(threads)]
             try:
-                return [future.result() for future in futures]
+                for future in futures:
+                    future.result()
             except BaseException:  # KeyboardInterrupt above all: neither wait for a slow check nor start another
-                stop.set()
+                batch.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._stop_workers()
                 raise
+        return batch.verdicts()
 
-    def _run(self, job: Callable[[Worker], Verdict], stop: threading.Event | None = None) -> Verdict:
-        error = None
-        for attempt in range(ATTEMPTS):
-            time.sleep(0.2 * attempt)
+    def _work(self, batch: "_Batch") -> None:
+        while not batch.is_empty:
             with self._borrow() as worker:
-                if stop is not None and stop.is_set():
-                    break
-                try:
-                    return job(worker)
-                except WorkerDied as died:
-                    error = died
-                except Exception as unforeseen:  # a fault of the judge itself: it must not end a batch, or a training
-                    return Verdict(
-                        "infrastructure", error_message=f"{type(unforeseen).__name__}: {unforeseen}"[:MAX_MESSAGE]
-                    )
-        return Verdict("infrastructure", error_message=str(error))
+                worker.run(batch)
 
     @contextlib.contextmanager
     def _borrow(self) -> Iterator[Worker]:
@@ -269,11 +346,20 @@ def capabilities() -> tuple[Layer, ...]:
     """
     if sys.platform != "linux":
         return tuple(Layer(name, False, f"{sys.platform} has no such thing") for name in LAYERS)
-    worker = Worker({"memory_mb": 1024, "without": []})
+    worker = Worker(_config(1024, (), False))
     try:
         return _layers(worker)
     finally:
         worker.stop()
+
+
+def _config(memory_mb: int, without: Sequence[str], numpy: bool) -> dict[str, Any]:
+    """What a judge and its zygote are told; for NumPy the folder that it is installed in."""
+    spec = importlib.util.find_spec("numpy") if numpy else None
+    if numpy and (spec is None or spec.origin is None):
+        raise SandboxUnavailable("numpy=True, but NumPy is not installed here; install it: pip install numpy")
+    folder = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
+    return {"memory_mb": memory_mb, "without": list(without), "numpy": folder}
 
 
 def _layers(worker: Worker) -> tuple[Layer, ...]:

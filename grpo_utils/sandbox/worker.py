@@ -1,133 +1,103 @@
-"""The trusted side's end of one zygote: starts it, runs one check at a time in it, replaces it when it dies."""
+"""The trainer's end of one judge: starts it, sends it checks, reads its verdicts, replaces it when it dies.
+
+The judge, its zygote and the candidates are processes of their own. Nothing that a candidate sends, and no test, is
+parsed or computed with in this one; a verdict is JSON of bounded length.
+"""
 
 import contextlib
 import json
-import marshal
-import os
+import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
 from pathlib import Path
-from signal import SIGKILL
-from typing import Any
+from typing import Any, Protocol
 
-from .jail.protocol import BACKSTOP, EXITED, HEADER, LENGTH, NOT_STARTED, PRINTED, REPORT, START
+from .verdict import Verdict
 
-_JAIL_PARENT = Path(__file__).parent
 _BOOT = """
-import json, sys
-sys.path[0] = sys.argv[1]
-from jail import zygote
+import _socket, json, os, sys, types
+folder, trainer, config = sys.argv[1:]
 del sys.path[0]
-zygote.main(int(sys.argv[2]), json.loads(sys.argv[3]))
+sys.modules["sandbox"] = package = types.ModuleType("sandbox")
+package.__path__ = [folder]
+from sandbox.jail import zygote
+config = json.loads(config)
+ours, theirs = _socket.socketpair()
+pid = os.fork()
+if pid:
+    theirs.close()
+    from sandbox.judge import server
+    server.main(int(trainer), ours.detach(), pid, config)
+    os._exit(0)
+try:
+    ours.close()
+    os.close(int(trainer))
+    run = zygote.main(theirs, config)
+    run()
+finally:
+    zygote._exit(0)  # skip exit handlers: they would be the candidate's
 """
 _ENVIRONMENT = {  # nothing of the trainer's environment: it may hold tokens, or the answers
     "PATH": "/usr/bin:/bin",
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
+    "LD_BIND_NOW": "1",  # or each child would look the same functions up again
     "PYTHONHASHSEED": "0",  # the order of a set of strings must not change a verdict
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would each reserve memory
 }
-MAX_ANSWERS = 4 << 20  # bytes that one check may send back in all
-START_SECONDS = 30.0  # a zygote that takes longer is given up
-GRACE_SECONDS = 10.0  # a zygote that reports later than this after its own limits is given up
+LENGTH = struct.Struct("<I")
+MAX_VERDICT = 1 << 24  # bytes
+BACKSTOP = 10  # wall-clock limit of a check, as a multiple of its time limit
+START_SECONDS = 30.0  # a judge that takes longer is given up
+GRACE_SECONDS = 10.0  # a judge that answers later than this after its own limits is given up
+STOP_SECONDS = 0.5  # for a judge to end by itself
+AHEAD = 2  # checks that a judge still has when it gets the next ones
 
 
 class WorkerDied(Exception):
-    """The zygote, not the candidate, failed; nothing is known about the candidate."""
+    """The judge or the zygote, not the candidate, failed; nothing is known about the candidate."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """How a candidate's process ended: `reason` is EXITED or TIMED_OUT of the zygote."""
+class Work(Protocol):
+    """Where a worker takes checks from, and puts verdicts to."""
 
-    reason: bytes
-    wait_status: int
-    cpu_seconds: float
-    wall_seconds: float
+    def take(self) -> list[tuple[int, dict[str, Any]]]:
+        """Some checks with their numbers; none when there are no more."""
+        ...
 
+    def put(self, number: int, verdict: Verdict) -> None: ...
 
-class Session:
-    """One candidate's process, from the trusted side: send it calls, read its answers."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = bytearray()
-        self._received = 0
-        self.printed = bytearray()
-        self.report: Report | None = None
-
-    def send(self, message: Any) -> None:
-        """Send one marshalled message; a child that is gone does not read it, which shows when answers lack.
-
-        Raises:
-            ValueError: the message holds something that is not plain data.
-            WorkerDied: the connection failed for another reason.
-        """
-        data = marshal.dumps(message)
-        try:
-            self._connection.sendall(LENGTH.pack(len(data)) + data)
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        except OSError as error:
-            raise WorkerDied(f"no connection to the sandbox process: {error}") from error
-
-    def receive(self) -> tuple[bytes, bytes] | None:
-        """The kind and payload of the next answer, or None when the child ended or broke the protocol."""
-        while True:
-            header = self._take(HEADER.size)
-            if header is None:
-                return None
-            kind, length = HEADER.unpack(header)
-            payload = self._take(length)
-            if payload is None:
-                return None
-            if kind != PRINTED:
-                return kind, payload
-            self.printed += payload
-
-    def _take(self, length: int) -> bytes | None:
-        while len(self._buffer) < length:
-            if length > MAX_ANSWERS or self._received > MAX_ANSWERS:
-                return None
-            try:
-                part = self._connection.recv(1 << 16)
-            except ConnectionResetError:  # the child ended with input unread
-                return None
-            except OSError as error:
-                raise WorkerDied(f"no sign of life from the sandbox process: {error}") from error
-            if not part:
-                return None
-            self._received += len(part)
-            self._buffer += part
-        taken = bytes(self._buffer[:length])
-        del self._buffer[:length]
-        return taken
+    def give_back(self, checks: list[tuple[int, dict[str, Any]]], error: WorkerDied | None) -> None:
+        """Checks that were not judged; the first of them met the error."""
+        ...
 
 
 class Worker:
-    """One zygote. It starts at the first check and again after a failure."""
+    """One judge. It starts at the first check and again after a failure."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._connection: socket.socket | None = None
+        self._buffer = bytearray()
         self.layers: list[Any] = []
 
     def start(self) -> None:
-        """Start the zygote and wait until it is ready, unless it runs already.
+        """Start the judge and wait until it is ready, unless it runs already.
 
         Raises:
             WorkerDied: it did not come up.
         """
-        if self._control is not None:
+        if self._connection is not None:
             return
         try:
-            self._control, theirs = socket.socketpair()
+            self._connection, theirs = socket.socketpair()
             with theirs:
-                arguments = [str(_JAIL_PARENT), str(theirs.fileno()), json.dumps(self._config)]
+                arguments = [str(Path(__file__).parent), str(theirs.fileno()), json.dumps(self._config)]
                 self._process = subprocess.Popen(
                     [sys.executable, "-s", "-S", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
                     pass_fds=[theirs.fileno()],
@@ -138,77 +108,112 @@ class Worker:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,  # Ctrl-C in the terminal is for the trainer
                 )
-            self._control.settimeout(START_SECONDS)
-            (length,) = LENGTH.unpack(_receive(self._control, LENGTH.size))
-            self.layers = json.loads(_receive(self._control, length))
+            self._buffer.clear()
+            self._connection.settimeout(START_SECONDS)
+            self.layers = self._receive(self._connection)
         except (OSError, WorkerDied) as error:
             self.stop()
             raise WorkerDied(f"the sandbox process did not start: {error}") from error
 
-    @contextlib.contextmanager
-    def session(self, timeout: float) -> Iterator[Session]:
-        """Run a child; when the block is left, it is gone and `Session.report` says how it ended.
-
-        Raises:
-            WorkerDied: the zygote failed; it starts anew at the next session.
-        """
-        self.start()
-        control = self._control
-        if control is None:  # stopped by another thread
-            raise WorkerDied("the sandbox process was stopped")
+    def run(self, work: Work) -> None:
+        """Judge what there is to judge. What could not be judged is given back, and the judge starts anew."""
+        pending: deque[tuple[int, dict[str, Any]]] = deque()
         try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:  # no descriptor left; the zygote is well
-            raise WorkerDied(str(error)) from error
-        patience = BACKSTOP * timeout + GRACE_SECONDS
-        try:
-            with ours:
-                with theirs:
-                    socket.send_fds(control, [START.pack(timeout)], [theirs.fileno()])
-                ours.settimeout(patience)
-                session = Session(ours)
-                yield session
-            control.settimeout(patience)
-            session.report = Report(*REPORT.unpack(_receive(control, REPORT.size)))
-            if session.report.reason == NOT_STARTED:
-                raise WorkerDied("the sandbox process could not fork")
-        except OSError as error:
-            self.stop()
-            raise WorkerDied(str(error)) from error
-        except BaseException:  # KeyboardInterrupt among others: the child may still run
+            while True:
+                if len(pending) <= AHEAD:
+                    checks = work.take()
+                    pending.extend(checks)
+                    self._send([check for _, check in checks])
+                if not pending:
+                    return
+                number, check = pending[0]
+                answer = self._answer(check)
+                pending.popleft()
+                work.put(number, answer)
+        except WorkerDied as error:
+            ended = self.stop()
+            if pending and ended in (-signal.SIGPROF, -signal.SIGSEGV, -signal.SIGABRT):
+                work.put(pending.popleft()[0], _ended_by_its_check(ended))
+                work.give_back([*pending], None)
+            else:
+                work.give_back([*pending], error)
+        except BaseException:  # KeyboardInterrupt among others: a check may still run
             self.stop()
             raise
-        if session.report.reason == EXITED and os.waitstatus_to_exitcode(session.report.wait_status) == -SIGKILL:
-            # The filter keeps a candidate from doing this to itself.
-            raise WorkerDied("the candidate's process was killed from outside, perhaps for lack of memory")
+
+    def _send(self, checks: list[dict[str, Any]]) -> None:
+        if not checks:
+            return
+        self.start()
+        connection = self._connection
+        if connection is None:  # stopped by another thread
+            raise WorkerDied("the sandbox process was stopped")
+        data = json.dumps(checks).encode()
+        try:
+            connection.settimeout(START_SECONDS)
+            connection.sendall(LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise WorkerDied(f"no connection to the sandbox process: {error}") from error
+
+    def _answer(self, check: dict[str, Any]) -> Verdict:
+        connection = self._connection
+        if connection is None:  # stopped by another thread
+            raise WorkerDied("the sandbox process was stopped")
+        connection.settimeout(3 * BACKSTOP * check["timeout"] + GRACE_SECONDS)
+        answer = self._receive(connection)
+        if isinstance(answer, str):
+            raise WorkerDied(answer)
+        status, passed, total, outcomes, *rest = answer
+        return Verdict(status, passed, total, tuple(outcomes), *rest)
+
+    def _receive(self, connection: socket.socket) -> Any:
+        """The next message; several that arrived together take one call of the system."""
+        while True:
+            if len(self._buffer) >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(self._buffer)
+                if length > MAX_VERDICT:
+                    raise WorkerDied("the sandbox process sent what is no verdict")
+                if len(self._buffer) >= LENGTH.size + length:
+                    message = json.loads(self._buffer[LENGTH.size : LENGTH.size + length])
+                    del self._buffer[: LENGTH.size + length]
+                    return message
+            try:
+                part = connection.recv(1 << 16)
+            except OSError as error:
+                raise WorkerDied(f"no sign of life from the sandbox process: {error}") from error
+            if not part:
+                raise WorkerDied("the sandbox process ended")
+            self._buffer += part
 
     def forget(self) -> None:
-        """After a fork, in the new process: let go of a zygote that belongs to the parent."""
-        if self._control is not None:
-            self._control.close()
-        self._control = self._process = None
+        """After a fork, in the new process: let go of a judge that belongs to the parent."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._process = None
 
-    def stop(self) -> None:
-        """End the zygote and everything below it, and reap it."""
-        control, process = self._control, self._process
-        self._control = self._process = None
-        if control is not None:
-            with contextlib.suppress(OSError):  # the zygote is gone already
-                control.shutdown(socket.SHUT_RDWR)  # the zygote ends; a thread that waits for it wakes up
-            control.close()
-        if process is not None:
-            try:
-                process.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    def stop(self) -> int:
+        """End the judge and everything below it, and reap it.
+
+        Returns:
+            Its return code: that of a judge that had ended by itself tells why.
+        """
+        connection, process = self._connection, self._process
+        self._connection = self._process = None
+        if connection is not None:
+            with contextlib.suppress(OSError):  # the judge is gone already
+                connection.shutdown(socket.SHUT_RDWR)  # the judge ends; a thread that waits for it wakes up
+            connection.close()
+        if process is None:
+            return 0
+        try:
+            return process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:  # it computes; the zygote below it ends with it
+            process.kill()
+            return process.wait()
 
 
-def _receive(control: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        part = control.recv(length - len(data))
-        if not part:
-            raise WorkerDied("the sandbox process ended")
-        data += part
-    return data
+def _ended_by_its_check(code: int) -> Verdict:
+    """The judge was ended by the limit of its time, or by values that crash an interpreter."""
+    if code == -signal.SIGPROF:
+        return Verdict("timeout", error_message="the tests computed for too long on what the program returned")
+    return Verdict("crash", error_message=f"judging what the program returned ended with code {code}")

@@ -1,8 +1,8 @@
 """A data set -> tasks, and a task -> the prompt that puts it to a policy.
 
-There are two kinds of task: `code` (a function to write, judged by asserts) and `maths` (a word problem, judged by a
-number). Both answer the same questions, so rewards, audit and evaluation need not ask which kind they have. A kind
-of your own is a subclass of `Task` and a line in `loading.KINDS`.
+There are three kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
+what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
+evaluation need not ask which kind they have. A kind of your own is a subclass of `Task` and a line in `loading.KINDS`.
 
 `python -m grpo_utils.tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
 """
@@ -18,11 +18,13 @@ from .loading import (
     folders,
     is_within,
     load,
+    load_judged,
     load_split,
     read_jsonl,
     shorten,
 )
 from .maths import MathsTask
+from .scripts import ScriptTask
 from .task import DataError, Message, Task, columns, messages
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "DataError",
     "MathsTask",
     "Message",
+    "ScriptTask",
     "Task",
     "columns",
     "download",
@@ -41,6 +44,7 @@ __all__ = [
     "folders",
     "is_within",
     "load",
+    "load_judged",
     "load_split",
     "messages",
     "read_jsonl",

@@ -1,6 +1,7 @@
 """Programming tasks in MBPP's schema (Austin et al. 2021, arXiv 2108.07732), and HumanEval's as such tasks.
 
 Evaluation and rewards judge a program by the same check (`check_of`), of which the same part is shown (`shown_tests`).
+Both hold for scripts too (see `scripts`).
 """
 
 import ast
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code
 from grpo_utils.recipes import Prompt
-from grpo_utils.sandbox import Check
+from grpo_utils.sandbox import Check, Script
 
 from .task import DataError, Task, require, sections
 
@@ -21,23 +22,67 @@ NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last 
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeTask(Task):
-    """A function to write.
+class ProgramTask(Task):
+    """A program to write, judged by running it.
 
     Attributes:
         code: a reference solution.
+    """
+
+    code: str
+    DIFFICULTY: ClassVar[str] = "branches in the reference solution"
+
+    @property
+    def difficulty(self) -> int:
+        """Number of branches in the reference: loops, conditions, comprehensions' `if`, `except`."""
+        return count_branches(self.code)
+
+    @property
+    def operations(self) -> list[str]:
+        """The functions and methods that the reference calls."""
+        calls = [node.func for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Call)]
+        return [getattr(call, "id", None) or f".{getattr(call, 'attr', '?')}" for call in calls]
+
+    def strict_answer(self, text: str, tag: str) -> str | None:
+        """Returns the code inside the tag."""
+        return extract_code(text, tag)
+
+    def lenient_answer(self, text: str, tag: str) -> str | None:
+        """Returns code from the tag, else a fence, else from the first line that defines or imports."""
+        return extract_any_code(text, tag)
+
+    def candidates(self, text: str, tag: str) -> list[str]:
+        """Returns every part of a completion that may be meant as its program."""
+        return extract_candidates(text, tag)
+
+    def check(self, answer: str) -> Check | Script:
+        """Returns the check of a program against all tests, shown and hidden."""
+        return check_of(answer, self.columns())
+
+
+def require_python(code: str, task_id: int | str, where: str) -> None:
+    """Raises DataError if a reference solution is not Python."""
+    try:
+        ast.parse(code)
+    except NOT_PYTHON as error:
+        raise DataError(f"{where}: the reference solution of task {task_id} is not Python: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTask(ProgramTask):
+    """A function to write.
+
+    Attributes:
         test_list: tests, the first of which the prompt may show; each is one assert, or code with asserts in it.
         test_setup_code: code that runs before the tests.
         challenge_test_list: more tests, never shown.
         prelude: code that stands before a candidate: imports and helpers that its question already shows.
     """
 
-    code: str
     test_list: list[str]
     test_setup_code: str = ""
     challenge_test_list: list[str] = field(default_factory=list)
     prelude: str = ""
-    DIFFICULTY: ClassVar[str] = "branches in the reference solution"
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
@@ -54,11 +99,7 @@ class CodeTask(Task):
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
         if not task.test_list or not any(count_asserts(test) != 0 for test in task.asserts):
             raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
-        try:
-            ast.parse(task.code)
-        except NOT_PYTHON as error:
-            reference = f"the reference solution of task {task.task_id}"
-            raise DataError(f"{where}: {reference} is not Python: {error}.") from error
+        require_python(task.code, task.task_id, where)
         return task
 
     @property
@@ -82,17 +123,6 @@ class CodeTask(Task):
     def function_name(self) -> str:
         """The function that the first test calls, or "" if the reference does not define it."""
         return called_name(self.asserts, self.function_names)
-
-    @property
-    def difficulty(self) -> int:
-        """Number of branches in the reference: loops, conditions, comprehensions' `if`, `except`."""
-        return count_branches(self.code)
-
-    @property
-    def operations(self) -> list[str]:
-        """The functions and methods that the reference calls."""
-        calls = [node.func for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Call)]
-        return [getattr(call, "id", None) or f".{getattr(call, 'attr', '?')}" for call in calls]
 
     def shown(self, prompt: Prompt) -> int:
         """Returns how many asserts the prompt shows: see `shown_tests`."""
@@ -152,30 +182,14 @@ class CodeTask(Task):
             "showable": showable(self.test_list),
         }
 
-    def strict_answer(self, text: str, tag: str) -> str | None:
-        """Returns the code inside the tag."""
-        return extract_code(text, tag)
 
-    def lenient_answer(self, text: str, tag: str) -> str | None:
-        """Returns code from the tag, else a fence, else from the first line that defines or imports."""
-        return extract_any_code(text, tag)
-
-    def candidates(self, text: str, tag: str) -> list[str]:
-        """Returns every part of a completion that may be meant as its program."""
-        return extract_candidates(text, tag)
-
-    def check(self, answer: str) -> Check:
-        """Returns the check of a program against all tests, shown and hidden."""
-        return check_of(answer, self.columns())
-
-
-def check_of(answer: str, row: Mapping[str, Any]) -> Check:
+def check_of(answer: str, row: Mapping[str, Any]) -> Check | Script:
     """Returns the check of a program against the tests of a task, for whoever judges it.
 
     Args:
         answer: the program.
-        row: of the task's columns `asserts` (its tests), `setup` (code that runs before them), `names` (that belong to
-            the program), and, if it is there, `prelude` (code that stands before the program).
+        row: of a task's columns `inputs` and `outputs`, or `asserts` (its tests), `setup` (code that runs before them),
+            `names` (that belong to the program), and, if it is there, `prelude` (code that stands before the program).
 
     Example:
     ```python
@@ -186,6 +200,8 @@ def check_of(answer: str, row: Mapping[str, Any]) -> Check:
 
     ```
     """
+    if "inputs" in row:
+        return Script(answer, tuple(zip(row["inputs"], row["outputs"], strict=True)))
     prelude = row.get("prelude") or ""
     joint = "" if prelude.endswith("\n") or not prelude else "\n"
     return Check(f"{prelude}{joint}{answer}", tuple(row["asserts"]), tuple(row["names"]), row["setup"])
@@ -236,6 +252,8 @@ def showable(tests: Sequence[str]) -> list[int]:
 def count_asserts(test: str) -> int | None:
     """Returns how many asserts a test has, or None where it is no Python or only running it tells.
 
+    An exception that `pytest.raises` or a `raise AssertionError` asks for counts as one, as it does in a verdict.
+
     Example:
     ```python
     >>> count_asserts("x = inc(1)\\nassert x == 2"), count_asserts("for n in range(9): assert inc(n) > n")
@@ -247,9 +265,26 @@ def count_asserts(test: str) -> int | None:
         tree = ast.parse(test.strip())
     except NOT_PYTHON:
         return None
-    everywhere = sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
-    outermost = sum(isinstance(statement, ast.Assert) for statement in tree.body)
+    everywhere = sum(map(_is_outcome, ast.walk(tree)))
+    outermost = sum(map(_is_outcome, tree.body))
     return outermost if outermost == everywhere else None
+
+
+def _is_outcome(node: ast.AST) -> bool:
+    """Whether a statement is one outcome of a verdict, as `sandbox.judge.body` numbers them."""
+    match node:
+        case ast.Assert() | ast.Raise(exc=ast.Name("AssertionError") | ast.Call(ast.Name("AssertionError"))):
+            return True
+        case ast.With(items=items):
+            return any(map(_names_raises, (item.context_expr for item in items)))
+        case ast.Expr(ast.Call(args=[_, _, *_]) as call):
+            return _names_raises(call)
+    return False
+
+
+def _names_raises(call: ast.AST) -> bool:
+    function = call.func if isinstance(call, ast.Call) else None
+    return (getattr(function, "attr", None) or getattr(function, "id", "")) in ("raises", "assertRaises")
 
 
 def _split(tests: list[Any], where: str) -> list[str]:
@@ -269,24 +304,23 @@ def _split(tests: list[Any], where: str) -> list[str]:
 
 
 def _asserts(test: str) -> list[str]:
-    """The source of each assert of a test; a test that is one assert stays as it stands."""
+    """The source of each assert of a test, in order; a test that is one assert stays as it stands."""
     body = ast.parse(test.strip()).body
-    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if isinstance(one, ast.Assert)]
+    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if _is_outcome(one)]
     return [test] if found and len(body) == 1 else found
 
 
 def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:
-    """Returns the first of the names that stands in the first test, or "".
+    """Returns the first word of the first test that is one of the names, or "".
 
     Example:
     ```python
-    >>> called_name(["assert inc(1) == 2"], ["helper", "inc"])
+    >>> called_name(["assert inc(1) == Point(2)"], ["Point", "inc"])
     'inc'
 
     ```
     """
-    words = set(re.findall(r"\w+", "".join(asserts[:1])))
-    return next((name for name in names if name in words), "")
+    return next((word for word in re.findall(r"\w+", "".join(asserts[:1])) if word in names), "")
 
 
 def count_branches(code: str) -> int:

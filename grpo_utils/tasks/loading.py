@@ -20,6 +20,7 @@ from grpo_utils.recipes import Dataset, Recipe, Split
 
 from .code import CodeTask, human_eval
 from .maths import MathsTask
+from .scripts import ScriptTask
 from .task import DataError, Task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,12 @@ HUB = {  # repository, configuration, splits
     "mbpp-sanitized": ("google-research-datasets/mbpp", "sanitized", SPLITS),  # 427 tasks, checked by hand
     "gsm8k": ("openai/gsm8k", "main", ("train", "test")),
 }
-KINDS = {"code": CodeTask, "question": MathsTask}  # a key that only rows of this kind have
+KINDS = {  # a key -> the kind of its rows; the first that a row has says which it is
+    "inputs": ScriptTask,
+    "input_output": ScriptTask,
+    "code": CodeTask,
+    "question": MathsTask,
+}
 EXAMPLES = 8  # training tasks that become worked examples where a data set has none
 
 
@@ -37,13 +43,13 @@ def load_split(recipe: Recipe, split: Split) -> list[Task]:
     """Returns the tasks of one split of the recipe's data set, filtered and shortened as the recipe says.
 
     Args:
-        recipe: its `dataset` block names the data set, a filter for the training split, and limits.
+        recipe: its `dataset` block names the data set, tasks to leave out, filters for the training split, and limits.
         split: `"train"`, `"validation"` or `"test"`.
 
     Raises:
         DataError: the data set is missing or malformed, or nothing is left of it.
     """
-    tasks = load(recipe.dataset.name, split)
+    tasks = load_judged(recipe, split)
     if split == "train":
         tasks = [task for task in tasks if is_within(task, recipe.dataset)]
     tasks = shorten(tasks, recipe.dataset, split)
@@ -52,6 +58,23 @@ def load_split(recipe: Recipe, split: Split) -> list[Task]:
             f"No {split} task of {recipe.dataset.name!r} is left; loosen the filters or limits in `dataset`."
         )
     return tasks
+
+
+def load_judged(recipe: Recipe, split: str) -> list[Task]:
+    """Returns all tasks of one split of the recipe's data set but those that `dataset.leave_out` names.
+
+    Raises:
+        DataError: the data set is missing or malformed, or has no task of such a name.
+    """
+    tasks = load(recipe.dataset.name, split)
+    named: dict[str, list[int | str]] = {**recipe.dataset.leave_out}
+    left_out = set(named.get(split, []))
+    if unknown := left_out - {task.task_id for task in tasks}:
+        name = min(unknown, key=str)
+        raise DataError(
+            f"`dataset.leave_out` names {name!r}, and no {split} task of {recipe.dataset.name!r} has that id."
+        )
+    return [task for task in tasks if task.task_id not in left_out]
 
 
 def shorten(batch: list[Task], dataset: Dataset, split: str) -> list[Task]:
@@ -84,7 +107,7 @@ def examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
     Raises:
         DataError: there are fewer.
     """
-    found = load(recipe.dataset.name, "prompt")
+    found = load_judged(recipe, "prompt")
     if shots is not None and shots > len(found):
         raise DataError(
             f"Recipe {recipe.name!r} asks for {shots} worked examples; {recipe.dataset.name} has {len(found)}."

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from grpo_utils.errors import UserError
 from grpo_utils.recipes import Prompt
-from grpo_utils.sandbox import Check, Verdict
+from grpo_utils.sandbox import Check, Script, Verdict
 
 Message = dict[str, str]
 
@@ -89,7 +89,7 @@ class Task(ABC):
         """Returns every part of a completion that may be meant as its answer."""
 
     @abstractmethod
-    def check(self, answer: str) -> Check | Verdict:
+    def check(self, answer: str) -> Check | Script | Verdict:
         """Returns the verdict on an answer, or what the sandbox has to run for one."""
 
 

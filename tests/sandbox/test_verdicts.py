@@ -22,7 +22,11 @@ ADD = ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]
         ("import sys\nsys.exit(0)", "error", "SystemExit"),
         ("import os\nos._exit(0)", "crash", ""),
         ("import os\nos.kill(os.getpid(), 40)", "crash", ""),
-        ("class Add:\n    def __eq__(self, other): return True\ndef add(a, b): return Add()", "failed", ""),
+        (
+            "class Add:\n    def __eq__(self, other): return True\ndef add(a, b): return Add()",
+            "failed",
+            "AssertionError",
+        ),
         ("def add(a, b): raise ExceptionGroup('two', [ValueError(), TypeError()])", "error", "ExceptionGroup"),
         ("x = '\\ud800'\nraise UnicodeEncodeError('u', x, 0, 1, 'r')", "error", "UnicodeEncodeError"),
     ],
@@ -101,14 +105,12 @@ def test_tests_that_draw_do_not_change_what_the_trainer_draws(sandbox: Sandbox) 
         ["assert eval(f(1)) == 1"],
         ["assert os.path.exists(f(1))"],
         ["import subprocess\nassert f(1) == 1"],
-        ["for g in [lambda: 1]:\n    assert f(g) == 1"],
         ["await f(1)"],
         ["assert f(1) == 1\nreturn"],
         ["yield f(1)"],
         ["nonlocal f\nassert f(1) == 1"],
         ["def g():\n    nonlocal h\nassert f(1) == 1"],
         [f"assert f(1) == {' + '.join(['1'] * 2000)}"],
-        [f"assert f(1) == 0x{'f' * 4000}"],
         [f"assert f(1) == {'-' * 20_000}1"],
         ["import sys\nsys.exit(f(1))"],
         ["import sys\nassert f(1) == sys.exit()"],
@@ -143,11 +145,11 @@ def check(candidate):
 
 
 def test_a_test_function_runs_here_with_remote_calls(sandbox: Sandbox) -> None:
-    assert sandbox.check("def f(n): return n ** 2", [LOOP, "check(f)"]).outcomes == ("passed",) * 5
+    assert sandbox.check("def f(n): return n ** 2", [LOOP, "check(f)"]).outcomes == ("passed",) * 3
     verdict = sandbox.check("def f(n): return n + n", [LOOP, "check(f)"])
-    assert verdict.outcomes == ("passed", "failed", "passed", "failed", "failed")
+    assert verdict.outcomes == ("failed", "failed", "failed")
     stopped = sandbox.check("def f(n):\n    while n == 2: pass\n    return n * n", [LOOP, "check(f)"], timeout=0.3)
-    assert stopped.outcomes == ("passed", "passed", "timeout")
+    assert stopped.outcomes == ("passed", "timeout", "timeout")
 
 
 def test_a_body_without_asserts_is_not_passed(sandbox: Sandbox) -> None:
@@ -161,7 +163,7 @@ def test_asserts_that_were_not_reached_count_when_the_tests_run_as_one_program(s
     assert sandbox.check("1 / 0", tests).outcomes == ("error",) * 3
     mixed = ["for n in (1, 2, 3): assert f(n) == n", "assert f(4) == 4", "assert f(5) == 5"]
     late = sandbox.check("def f(n):\n    while n == 4: pass\n    return n", mixed, timeout=0.3)
-    assert late.outcomes == (*["passed"] * 3, "timeout", "timeout")
+    assert late.outcomes == ("passed", "timeout", "timeout")
 
 
 def test_scripts_are_judged_by_what_they_print(sandbox: Sandbox) -> None:

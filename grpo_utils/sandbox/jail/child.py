@@ -5,6 +5,7 @@ written for a hostile neighbour: the candidate can patch each object in this pro
 to the socket. All it can forge that way is its own return values.
 """
 
+import atexit
 import builtins
 import io
 import marshal
@@ -14,75 +15,92 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import encoder
-from .protocol import HEADER, LENGTH, MAX_MESSAGE, MAX_STDOUT, PRINTED, RAISED, VALUE
+from . import codec, objects
+from .protocol import MAX_CAPTURED, OPAQUE, PRINTED, RAISED, VALUE
+from .wire import describe, read_message, send
 
 # The candidate may replace these in `builtins`; an honest one that does so by accident still gets its answer.
 _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
 
 
-def run(connection: int, before_candidate: Callable[[], None]) -> None:
-    """Serve one check on the socket `connection`, then return; the caller ends the process.
+def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
+    """Serve one check, then return; the caller ends the process.
 
-    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup and the mode's own
-    data: for "calls" a tuple of code objects, for "script" the standard input. In mode "remote" that tuple is
-    empty and the calls follow one by one.
+    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup (both compiled, or source
+    text that cannot be) and the mode's own data:
+    for "calls" a tuple of code objects, each with whether an iterator that it returns is emptied; for "remote" the
+    names of the setup's classes, and operations follow one by one; for "script" nothing.
 
     Args:
-        connection: file descriptor of a stream socket.
+        descriptors: that of a stream socket, and for a script those of its standard input and output.
         before_candidate: called after the request was read; it closes the last doors.
     """
-    mode, code, setup, data = marshal.loads(_read_message(connection))
+    connection = descriptors[0]
+    mode, code, setup, data = marshal.loads(read_message(connection))
     before_candidate()
-    _output.connection = connection
-    module = types.ModuleType("__main__" if mode == "script" else "candidate")
-    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up
-    space = module.__dict__
     if mode == "script":
-        _answer(connection, _run_script, code, space, data)
-    elif _answer(connection, _load, code, setup, space):
-        for call in data:
-            _answer(connection, _eval, call, space)
-        while mode == "remote":
-            _answer(connection, _call, space, *marshal.loads(_read_message(connection)))
-
-
-def _load(code: str, setup: str, space: dict[str, Any]) -> None:
-    _exec(_compile(code, "<candidate>", "exec"), space)
-    if setup:
-        _exec(_compile(setup, "<setup>", "exec"), space)
-
-
-def _call(space: dict[str, Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _eval(name, space)(*args, **kwargs)
-
-
-def _run_script(code: str, space: dict[str, Any], stdin: str) -> None:
-    _output.left = encoder.MAX_BYTES
-    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(io.BufferedWriter(_output), encoding="utf-8")
+        _serve_script(connection, descriptors[1:], code)
+        return
+    _output.connection = connection
+    module = types.ModuleType("candidate")
+    sys.modules["candidate"] = module  # dataclasses and pickle look their module up
+    space = module.__dict__
     try:
-        _load(code, "", space)
-    finally:
-        sys.stdout.flush()
-
-
-def _answer(connection: int, action: Callable[..., Any], *args: Any) -> bool:
-    """Run the action, send what it returned or raised; False when it raised."""
-    try:
-        kind, payload = VALUE, encoder.encode(action(*args))
+        _exec(_compiled(code), space)
+        if setup:
+            _exec(_compiled(setup, "<setup>"), space)
     except BaseException as error:  # SystemExit too: leaving is no way to pass
-        kind, payload = RAISED, _describe(error)
-    _send(connection, kind, payload)
-    return kind is VALUE
+        send(connection, RAISED, describe(error))
+        return
+    send(connection, VALUE, b"null")
+    if mode == "remote":
+        objects.serve(connection, space, data)
+    for call, drain in data:
+        try:
+            kind, payload = VALUE, codec.encode(_eval(call, space), drain)
+        except codec.NotPlain:
+            send(connection, OPAQUE, b"")
+            return
+        except BaseException as error:
+            kind, payload = RAISED, describe(error)
+        send(connection, kind, payload)
 
 
-def _describe(error: BaseException) -> bytes:
-    try:
-        message = str(error)[:MAX_MESSAGE]
-    except BaseException:  # a hostile __str__
-        message = ""
-    return encoder.encode([type(error).__name__[:100], message])
+def _compiled(code: Any, name: str = "<candidate>") -> Any:
+    return _compile(code, name, "exec") if type(code) is str else code
+
+
+def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
+    """A whole program on descriptors 0 and 1, ended as Python ends one: threads, exit handlers, what is unwritten."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape"
+    )
+    binary = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    kind, payload = VALUE, b"null"
+    for step in (lambda: _exec(_compiled(code), module.__dict__), _end_threads, _flush):
+        try:
+            step()
+        except BaseException as error:
+            if not isinstance(error, SystemExit):
+                kind, payload = RAISED, describe(error)
+    send(connection, kind, payload)
+
+
+def _end_threads() -> None:
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
+    atexit._run_exitfuncs()
+
+
+def _flush() -> None:
+    sys.stdout.flush()
 
 
 class _Output(io.RawIOBase):
@@ -90,7 +108,7 @@ class _Output(io.RawIOBase):
 
     name = "<stdout>"
     connection = -1
-    left = MAX_STDOUT
+    left = MAX_CAPTURED
 
     def writable(self) -> bool:
         return True
@@ -99,24 +117,8 @@ class _Output(io.RawIOBase):
         part = bytes(data[: self.left])
         if part:
             self.left -= len(part)
-            _send(self.connection, PRINTED, part)
+            send(self.connection, PRINTED, part)
         return len(data)
-
-
-def _send(connection: int, kind: bytes, payload: bytes) -> None:
-    message = memoryview(HEADER.pack(kind, len(payload)) + payload)
-    while message:
-        message = message[os.write(connection, message) :]
-
-
-def _read_message(connection: int) -> bytes:
-    message = bytearray(os.read(connection, 1 << 16))  # nearly always all of it
-    while len(message) < LENGTH.size or len(message) < LENGTH.size + LENGTH.unpack_from(message)[0]:
-        part = os.read(connection, 1 << 20)
-        if not part:
-            raise EOFError("the trusted side closed the connection")
-        message += part
-    return bytes(message[LENGTH.size :])
 
 
 # Made once, in the zygote: whatever a child must set up itself, it sets up for every check.
@@ -128,3 +130,8 @@ def prepare() -> None:
     """Once, in the zygote: make it look like a process that runs one program."""
     sys.stdout = sys.__stdout__ = _stdout
     sys.argv = ["candidate.py"]
+    builtins.exit = builtins.quit = _leave  # what the site module adds
+
+
+def _leave(code: object = None) -> None:
+    raise SystemExit(code)

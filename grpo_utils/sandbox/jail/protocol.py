@@ -1,22 +1,27 @@
-"""The formats that the trusted side, the zygote and its children share.
+"""The formats that the trainer, the judge, the zygote and its children share.
 
-Two kinds of socket. The control socket lasts as long as the zygote: `START` goes in together with one end of a
-connection, `REPORT` comes back. The connection lasts for one check and leads to its child: messages (`LENGTH`, then
-marshalled data) go in, frames (`HEADER`, then a payload) come back.
+Three kinds of socket. The trainer and a judge exchange `LENGTH` and JSON. The control socket leads from the judge to
+the zygote: `START` goes in with the descriptors of a child, `KILL` ends the child, `REPORT` comes back once per
+child. The connection lasts for one check and leads to its child: messages (`LENGTH`, then data) go in, frames
+(`HEADER`, then a payload) come back.
 """
 
 import struct
 
-START = struct.Struct("<d")  # the time limit in seconds
+START, KILL = b"s", b"k"
 REPORT = struct.Struct("<cidd")  # how the child ended, its wait status, CPU seconds, wall-clock seconds
-EXITED, TIMED_OUT, NOT_STARTED = b"e", b"t", b"n"
+EXITED, KILLED, NOT_STARTED = b"e", b"t", b"n"
 
 LENGTH = struct.Struct("<I")
 HEADER = struct.Struct("<cI")  # kind and length of the payload
-VALUE = b"v"  # a call returned, or the module body ran to its end; encoder.encode
-RAISED = b"x"  # the same raised; encoder.encode([type name, message])
+VALUE = b"v"  # a call returned, or the module body ran to its end
+RAISED = b"x"  # the same raised
+OPAQUE = b"q"  # a call returned what is not plain data; nothing follows
+CALLBACK = b"c"  # the candidate calls a function of the tests
 PRINTED = b"o"  # part of the standard output
 
-MAX_STDOUT = 10_000  # bytes of standard output that travel; scripts may print encoder.MAX_BYTES
+MAX_STDOUT = 10_000  # bytes of standard output that are kept
+MAX_CAPTURED = 200_000  # bytes of it that tests can see
+MAX_SCRIPT_OUTPUT = 16 << 20  # bytes that a script may print
 MAX_MESSAGE = 500  # characters of an exception's text
 BACKSTOP = 10  # wall-clock limit, as a multiple of the time limit

@@ -26,6 +26,13 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # isatty, window size
 _SEPARATE = ("clone3", "fcntl", "ioctl", "prlimit64", "socketpair")
 _PATHS = ("open", "openat", "getdents64")
 _SIGKILL, _AF_UNIX = 9, 1
+_STREAM = (0, 1, 0x801, 0x80001, 0x80801)  # a datagram socket could send to every other one, by its path
+# Names of threads and of memory. Not: the signal at the parent's death, which would be lost.
+_PRCTL = (15, 16, 0x53564D41)
+_PR_SET_SECCOMP, _FILTER = (
+    22,
+    2,
+)  # not its strict mode, which ends a process by SIGKILL, as the host does without memory
 _PID = 0x7EADBEEF  # stands in the child's filter for the pid that it gets
 
 _Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
@@ -54,7 +61,7 @@ def wide_filter(machine: str, files: bool = True) -> bytes:
     program += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     program += _argument_among(number["fcntl"], 1, _FCNTL)
     program += _argument_among(number["ioctl"], 1, _IOCTL)
-    program += _argument_among(number["socketpair"], 0, (_AF_UNIX,))  # asyncio wakes itself up through one
+    program += _both_among(number["socketpair"], (_AF_UNIX,), _STREAM)  # asyncio wakes itself up through one
     program += _only_reading_limits(number["prlimit64"])
     refused = _SEPARATE if files else _SEPARATE + _PATHS
     allowed = sorted(value for name, value in number.items() if name not in refused)
@@ -76,6 +83,9 @@ def narrow_filter(machine: str) -> bytes:
         (_JUMP_BITS, 0, 1, _CLONE_THREAD),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        *_few_options(number["prctl"]),
+        (_JUMP_EQUAL, 0, 1, number["seccomp"]),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         *_signal_to_itself(number["kill"], 1),
         *_signal_to_itself(number["tgkill"], 2),
         (_RETURN, 0, 0, _ALLOW),
@@ -95,6 +105,25 @@ def _argument_among(number: int, argument: int, values: tuple[int, ...]) -> list
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
+
+
+def _few_options(prctl: int) -> list[_Instruction]:
+    """Allow prctl with an option of `_PRCTL`, and further filters."""
+    allowed = _argument_among(prctl, 0, _PRCTL)
+    more = [
+        (_JUMP_EQUAL, 0, 2, _PR_SET_SECCOMP),
+        (_LOAD, 0, 0, _ARGUMENTS + 8),
+        (_JUMP_EQUAL, 1, 0, _FILTER),
+    ]
+    options = [(code, true + len(more), false, value) for code, true, false, value in allowed[2:-2]]
+    return [(_JUMP_EQUAL, 0, len(allowed) + len(more) - 1, prctl), allowed[1], *options, *more, *allowed[-2:]]
+
+
+def _both_among(number: int, first: tuple[int, ...], second: tuple[int, ...]) -> list[_Instruction]:
+    """Allow the call when its first two arguments are each one of the values, refuse it otherwise; skip other calls."""
+    allowed = _argument_among(number, 1, second)[1:]
+    refused = _argument_among(number, 0, first)[1:-1]
+    return [(_JUMP_EQUAL, 0, len(refused) + len(allowed), number), *refused, *allowed]
 
 
 def _signal_to_itself(number: int, signal_argument: int) -> list[_Instruction]:

@@ -4,6 +4,7 @@ It never sees source text or results. Those travel on a socket that it hands to 
 whatever it held, the next candidate could find in its freed memory.
 """
 
+import _socket  # not `socket`: what it holds would cost every fork a little
 import contextlib
 import gc
 import importlib
@@ -11,21 +12,24 @@ import json
 import marshal
 import os
 import resource
-import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from . import child, kernel, seccomp
-from .protocol import BACKSTOP, EXITED, LENGTH, NOT_STARTED, REPORT, START, TIMED_OUT
+from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT
 
-TICK = 0.25  # seconds between two looks at a running child
-IDLE_SHARE = 0.01  # a child that used less of a core than this during a tick was asleep, not waiting for a core
+WATCH_SECONDS = 0.01  # how often a long check is looked after
+THREADS = 64  # of one candidate
+SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
+POOL, MOST_GAPS = 1 << 14, 10_000  # bytes of a pool of objects; gaps that are filled, for each size
+_EMPTY = sys.getsizeof(b"")
 STACK_BYTES = 64 << 20  # deep recursion is honest
 
+_INT = 4  # bytes of a descriptor in a message
+_ENDED = [signal.SIGCHLD]
 _exit = os._exit  # the candidate may replace the one in `os`
 
 # What programs import most. Each import in a child would cost milliseconds, each module in the zygote costs every
@@ -42,25 +46,41 @@ PRELOADED_WITHOUT_FILES = (
 )  # fmt: skip
 
 
-def main(control_fd: int, config: dict[str, Any]) -> None:
-    """Serve checks on the socket `control_fd` until the other end is closed.
+def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
+    """Serve checks on a socket until the other end is closed.
 
     Args:
-        control_fd: file descriptor of a stream socket to the trusted side.
-        config: memory_mb, and without: names of layers to leave off.
+        control: a stream socket to the judge.
+        config: memory_mb, without: names of layers to leave off, numpy: the folder it is in, or "".
+
+    Returns:
+        Only in a child, and there what it has to run: called by whoever called this function, the candidate can recurse
+        nearly as deep as in a fresh interpreter.
     """
-    control = socket.socket(fileno=control_fd)
     preload(PRELOADED)
+    if config["numpy"]:
+        preload_numpy(config["numpy"])
     child.prepare()
     rehearse()
-    zygote = Zygote(control, config["memory_mb"], config["without"])
+    zygote = Zygote(control, config)
     hello = json.dumps(zygote.layers).encode()
     control.sendall(LENGTH.pack(len(hello)) + hello)
     gc.collect()
+    zygote.filling = fill_gaps()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
     gc.disable()
-    with contextlib.suppress(BrokenPipeError):  # the trusted side is gone
-        zygote.serve()
+    try:
+        return zygote.serve()
+    except BrokenPipeError:  # the judge is gone
+        _exit(0)
+        raise
+
+
+def preload_numpy(folder: str) -> None:
+    """Import it from the folder of packages that it is in; no other package there can be imported later."""
+    sys.path.append(folder)
+    importlib.import_module("numpy")
+    sys.path.remove(folder)
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -92,38 +112,54 @@ def rehearse() -> None:
     Code that has run before writes to fewer pages when it runs again in a child, and each page that a child writes
     to costs it two microseconds of copying.
     """
-    calls = tuple(compile(call, "<call>", "eval") for call in ("area([Point(1, 0)])", "area([], scale=2)"))
+    calls = tuple((compile(call, "<call>", "eval"), False) for call in ("area([Point(1, 0)])", "area([], scale=2)"))
     request = marshal.dumps(("calls", REHEARSAL, "", calls))
     for _ in range(20):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.sendall(LENGTH.pack(len(request)) + request)
-            child.run(ours.fileno(), lambda: None)
+        ours, theirs = _socket.socketpair()
+        theirs.sendall(LENGTH.pack(len(request)) + request)
+        child.run([ours.fileno()], lambda: None)
+        ours.close()
+        theirs.close()
         del sys.modules["candidate"]
+
+
+def fill_gaps() -> list[object]:
+    """Objects that fill the gaps between those that are here: what a child makes then lies together, on few pages."""
+    filling: list[object] = []
+    for size in range(48, 513, 16):  # bytes; Python keeps objects of one size in pools
+        last = before = 0
+        for _ in range(MOST_GAPS):
+            filling.append(bytes(size - _EMPTY))
+            earlier, before, last = before, last, id(filling[-1])
+            if last - before == before - earlier == size and earlier % POOL < 48 + size:  # a new pool
+                break
+    return filling
 
 
 class Zygote:
     """The confined process. `layers` lists name, whether it is on, and what it does or why it is missing."""
 
-    def __init__(self, control: socket.socket, memory_mb: int, without: list[str]) -> None:
+    def __init__(self, control: _socket.socket, config: dict[str, Any]) -> None:
         self.control = control
         self.control_fd = control.fileno()
         self.layers: list[tuple[str, bool, str]] = []
-        self._without = without
-        os.close(os.pidfd_open(os.getpid()))  # a kernel without it fails now and not in the middle of a check
-        time.clock_gettime(cpu_clock(os.getpid()))
+        self.filling: list[object] = []
+        self._without = config["without"]
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDED)  # it is waited for
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
         if self.own_processes:
             self._become_first_process()
         self._turn_on("privileges", kernel.limit_privileges)
-        self._turn_on("limits", lambda: limit_resources(memory_mb))
+        self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
+        most = most_threads(private=self.own_processes)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self._turn_on("capabilities", kernel.drop_capabilities)
-        files = self._turn_on("landlock", kernel.restrict_files)
+        files = self._turn_on("landlock", lambda: kernel.restrict_files(config["numpy"]))
         if not files:
             preload(PRELOADED_WITHOUT_FILES)
         self.close_doors: Callable[[], None] = lambda: None
-        self._turn_on("seccomp", lambda: self._filter_system_calls(files))
+        self.filtered = self._turn_on("seccomp", lambda: self._filter_system_calls(files))
 
     def _turn_on(self, name: str, layer: Callable[[], str]) -> bool:
         try:
@@ -147,83 +183,67 @@ class Zygote:
             os._exit(0)
         kernel.die_with_parent()
 
-    def serve(self) -> None:
+    def serve(self) -> Callable[[], None]:
         while True:
-            message, descriptors, _, _ = socket.recv_fds(self.control, START.size, 1)
+            message, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(3 * _INT))
             if not message:
-                return
-            (timeout,) = START.unpack(message)
+                _exit(0)
+            if message == KILL:  # meant for a child that has ended by itself
+                continue
+            descriptors = [*memoryview(ancillary[0][2]).cast("i")]
             started = time.monotonic()
             try:
                 pid = os.fork()
             except OSError:
-                os.close(descriptors[0])
+                pid = -1
+            if pid == 0:
+                return self.child(descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if pid == -1:
                 self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
                 continue
-            if pid == 0:
-                self.become_child(descriptors[0])
-            os.close(descriptors[0])
-            reason = self.watch(pid, timeout)
-            status, cpu = self.clear_up(pid)
-            self.control.sendall(REPORT.pack(reason, status, cpu, time.monotonic() - started))
+            reason, status, usage = self.watch(pid)
+            seconds = usage.ru_utime + usage.ru_stime
+            self.control.sendall(REPORT.pack(reason, status, seconds, time.monotonic() - started))
 
-    def become_child(self, connection: int) -> None:
-        try:
-            if not self.own_processes:  # else the kernel sees to it
-                kernel.die_with_parent()
-                os.setsid()
-            gc.enable()
-            os.close(self.control_fd)
-            child.run(connection, self.close_doors)
-        finally:
-            _exit(0)  # skip exit handlers: they would be the candidate's
+    def child(self, connection: list[int]) -> Callable[[], None]:
+        if not self.own_processes:  # else the kernel sees to it
+            kernel.die_with_parent()
+            os.setsid()
+        gc.enable()
+        os.close(self.control_fd)
+        return lambda: child.run(connection, self.close_doors)
 
-    def watch(self, pid: int, timeout: float) -> bytes:
-        """Wait until the child ends or has used up its time.
-
-        The clock runs while the child computes or sleeps, and stands while it waits for a core, so that a busy
-        machine does not turn a right answer into a timeout.
-        """
-        handle = os.pidfd_open(pid)
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)  # readable when the child has ended
-        poll.register(self.control, select.POLLIN)
-        clock = cpu_clock(pid)
-        started = last = time.monotonic()
-        used = asleep = 0.0
-        try:
-            while not (ready := poll.poll(1 + 1000 * min(TICK, timeout - used - asleep))):
-                now, cpu = time.monotonic(), time.clock_gettime(clock)
-                if cpu - used < IDLE_SHARE * (now - last):
-                    asleep += now - last
-                used, last = cpu, now
-                if used + asleep >= timeout or now - started >= BACKSTOP * timeout:
-                    return TIMED_OUT
-            # The control socket is readable in the middle of a check when the trusted side is gone.
-            return EXITED if any(fd == handle for fd, _ in ready) else TIMED_OUT
-        finally:
-            os.close(handle)
-
-    def clear_up(self, pid: int) -> tuple[int, float]:
-        """Kill whatever the child left behind and reap it; the child's wait status and CPU seconds."""
-        with contextlib.suppress(ProcessLookupError):  # it is gone already
-            if self.own_processes:
-                os.kill(-1, signal.SIGKILL)
-            else:
-                os.kill(pid, signal.SIGKILL)
-                os.killpg(pid, signal.SIGKILL)
-        _, status, usage = os.wait4(pid, 0)
+    def watch(self, pid: int) -> tuple[bytes, int, Any]:
+        """Wait until the child ends, or end it when the judge says so or is gone itself; how, and what it used."""
+        reason = EXITED
         while True:
-            try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    time.sleep(0.0005)
-            except ChildProcessError:
-                return status, usage.ru_utime + usage.ru_stime
+            signal.sigtimedwait(_ENDED, WATCH_SECONDS)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                break
+            if reason == EXITED and self.is_told_to_end():
+                reason = KILLED
+                os.kill(pid, signal.SIGKILL)
+        if not self.filtered:
+            self.clear_up(pid)
+        return reason, status, usage
 
+    def is_told_to_end(self) -> bool:
+        try:
+            self.control.recv(1, _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
 
-def cpu_clock(pid: int) -> int:
-    """Linux's number for the clock of the processor time that a process has used."""
-    return (~pid << 3) | 2
+    def clear_up(self, pid: int) -> None:
+        """Where no filter keeps a child from starting processes: kill what it left behind, and reap it."""
+        with contextlib.suppress(ProcessLookupError):  # there is nothing
+            os.kill(-1, signal.SIGKILL) if self.own_processes else os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
 
 
 def enter_namespaces() -> str:
@@ -252,3 +272,27 @@ def limit_resources(memory_mb: int) -> str:
         limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(kind, (limit, limit))
     return f"{memory_mb} MiB of memory, no file writing, 32 descriptors, no core dump"
+
+
+def most_threads(private: bool) -> int:
+    """What a worker may bring the number of its user's processes and threads to.
+
+    Args:
+        private: whether this process has a user namespace of its own, in which it is counted by itself.
+    """
+    if os.getuid() == 0:
+        with contextlib.suppress(
+            OSError
+        ):  # in a container without such user ids; the limit does not hold for root there
+            kernel.own_real_user()
+        return THREADS
+    return THREADS if private else THREADS + SPARE_THREADS + threads_of(os.getuid())
+
+
+def threads_of(user: int) -> int:
+    count = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+    return count

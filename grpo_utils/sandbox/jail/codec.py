@@ -1,0 +1,478 @@
+"""Values as tagged JSON, in both directions between the judge and a candidate.
+
+JSON, because its parser cannot be made to run code and fails with an exception on bad input; `pickle`, `marshal` and
+`ast.literal_eval` are not safe on hostile bytes.
+
+| Python                                               | JSON                                             |
+|------------------------------------------------------|--------------------------------------------------|
+| None, bool, int below 2**53, finite float, str, list | themselves                                       |
+| every other type that is plain data                  | `{"tag": payload}`                               |
+| a list, dict, ... that the other side has already    | `{"#": number}`, where a `Table` is kept         |
+| an instance of a class that both sides have          | `{"object": class name}`, its attributes after it |
+| anything else                                        | what `Writer.reference` says, such as a handle   |
+
+The time and memory that reading hostile bytes takes are bounded by the limits of the process that reads.
+"""
+
+import collections
+import datetime
+import itertools
+import json
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable
+from json.encoder import encode_basestring_ascii
+from typing import Any, cast
+
+MAX_BYTES = 8 << 20  # of one message
+MAX_ITEMS = 1_000_000  # taken from an iterator
+EXACT = 2**53  # below this every JSON reader agrees on an integer
+DEEP = 5_000  # recursion limit while values are written and read: about a thousand nested lists
+
+
+class NotPlain(Exception):
+    """The value is not plain data, too long, or the bytes are not a value."""
+
+
+class Table:
+    """The changeable objects that both sides hold, by number, so that identity and changes survive the journey."""
+
+    def __init__(self) -> None:
+        self.objects: dict[int, Any] = {}
+        self.numbers: dict[int, int] = {}
+        self.count = 0  # of the objects that were ever added
+
+    def add(self, value: Any) -> Any:
+        self.objects[self.count] = value
+        self.numbers[id(value)] = self.count
+        self.count += 1
+        return value
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Let go of objects; their numbers are not used again."""
+        for number in numbers:
+            self.numbers.pop(id(self.objects.pop(number, None)), None)
+
+
+_VIEWS = {
+    type(getattr(kind(), name)()): name
+    for kind in (dict, collections.OrderedDict)
+    for name in ("keys", "items", "values")
+}
+ITERATORS = (
+    types.GeneratorType, map, filter, zip, enumerate, reversed,
+    *{type(iter(sample)) for sample in ([], (), {}, {}.values(), {}.items(), set(), "", "é", b"", range(1))},
+    *{type(reversed(sample)) for sample in ([], range(1))},
+    *(value for value in vars(itertools).values() if isinstance(value, type)),
+)  # fmt: skip
+_Counter, _OrderedDict, _defaultdict = collections.Counter, collections.OrderedDict, collections.defaultdict
+_TRACKED = {list, dict, set, bytearray, collections.deque, _Counter, _OrderedDict, _defaultdict}
+
+
+def _deeply(action: Callable[..., Any], *arguments: Any) -> Any:
+    """Call with a recursion limit that nested values do not reach."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEEP))
+    try:
+        return action(*arguments)
+    except RecursionError:
+        raise NotPlain("nested too deeply") from None
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def encode(value: Any, drain: bool = False) -> bytes:
+    """Write one value of plain data.
+
+    Args:
+        value: anything.
+        drain: whether the items of an iterator are taken, up to `MAX_ITEMS`.
+
+    Returns:
+        At most `MAX_BYTES` bytes of ASCII.
+
+    Raises:
+        NotPlain: the value is something else, or longer.
+
+    Example:
+        >>> encode((1, 2.5, {"a"}))
+        b'{"tuple":[1,2.5,{"set":["a"]}]}'
+    """
+    if type(value) in _SIMPLE or (type(value) in _LISTS and _SIMPLE.issuperset(map(type, value))):
+        return limited(_writer.write(value))
+    writer = Writer()
+    if drain and type(value) in ITERATORS:
+        items = list(itertools.islice(value, MAX_ITEMS + 1))
+        if len(items) > MAX_ITEMS:
+            raise NotPlain(f"the iterator has more than {MAX_ITEMS} items")
+        return limited(f'{{"iterator":{_deeply(writer.items, items)}}}')
+    return limited(_deeply(writer.write, value))
+
+
+def limited(text: str) -> bytes:
+    if len(text) > MAX_BYTES:
+        raise NotPlain(f"the value takes {len(text)} bytes, the limit is {MAX_BYTES}")
+    return text.encode()
+
+
+def decode(data: bytes) -> Any:
+    """Read one value of plain data from hostile bytes; it shares nothing with the process that wrote it.
+
+    Raises:
+        NotPlain: the bytes are not a value.
+
+    Example:
+        >>> decode(b'{"tuple":[1,2.5,{"set":["a"]}]}')
+        (1, 2.5, {'a'})
+    """
+    reader = Reader()
+    return _deeply(lambda: reader.read(parse(data)))
+
+
+def parse(data: bytes) -> Any:
+    """The JSON of hostile bytes.
+
+    Raises:
+        NotPlain: they are none.
+    """
+    try:
+        return _loads(data.decode())
+    except ValueError as error:
+        raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+class Writer:
+    """Writes the values of one message.
+
+    Args:
+        table: the objects that the other side has; None to write values without identity.
+        classes: classes that both sides have, with their names.
+        reference: writes what is not plain data; by default it raises NotPlain.
+    """
+
+    def __init__(
+        self,
+        table: Table | None = None,
+        classes: dict[type, str] | None = None,
+        reference: Callable[["Writer", Any], str] | None = None,
+    ) -> None:
+        self.table, self.classes, self._reference = table, classes or {}, reference
+        self._instances: collections.deque[Any] = collections.deque()
+
+    def message(self, value: Any, states: Iterable[int] = ()) -> bytes:
+        """A whole message: the value, the attributes of the instances in it, and the state of objects by number."""
+        result: bytes = _deeply(self._message, value, states)
+        return result
+
+    def _message(self, value: Any, states: Iterable[int]) -> bytes:
+        objects = self.table.objects if self.table else {}
+        first = self.write(value)
+        changed = [f"[{number},{self.state(objects[number])}]" for number in states]
+        attributes = []
+        while self._instances:
+            attributes.append(self.state(self._instances.popleft()))
+        return limited(f"[{first},[{','.join(attributes)}],[{','.join(changed)}]]")
+
+    def write(self, value: Any) -> str:
+        kind = type(value)
+        if kind is int:
+            return str(value) if -EXACT < value < EXACT else f'{{"int":"{value:x}"}}'
+        if kind is str:
+            return _write_text(value)
+        if kind is bool:
+            return "true" if value else "false"
+        if value is None:
+            return "null"
+        if kind is float:
+            return repr(value) if math.isfinite(value) else f'{{"float":"{value!r}"}}'
+        if self.table is not None and (kind in _TRACKED or kind in self.classes or kind.__name__ == "ndarray"):
+            number = self.table.numbers.get(id(value))
+            if number is not None:
+                return f'{{"#":{number}}}'
+            self.table.add(value)
+        if kind is list:
+            return self.items(value)
+        return self._write_tagged(value, kind)
+
+    def _write_tagged(self, value: Any, kind: type) -> str:
+        writer = _WRITERS.get(kind)
+        if writer is not None:
+            return f'{{"{kind.__name__}":{writer(self, value)}}}'
+        if kind in self.classes:
+            self._instances.append(value)
+            return f'{{"object":{_write_text(self.classes[kind])}}}'
+        if kind in _VIEWS:
+            name = _VIEWS[kind]
+            return f'{{"{name}":{self.pairs(value.mapping) if name == "items" else self.items(value)}}}'
+        name = f"{kind.__module__}.{kind.__name__}"
+        if name in _LIBRARY_WRITERS:
+            return f'{{"{kind.__name__}":{_LIBRARY_WRITERS[name](self, value)}}}'
+        if kind.__module__ == "numpy" and hasattr(kind, "dtype") and value.dtype.kind in _NUMPY_KINDS:
+            return f'{{"{"ndarray" if name == "numpy.ndarray" else "scalar"}":{_write_array(self, value)}}}'
+        if self._reference is None:
+            raise NotPlain(f"an object of type {kind.__name__[:60]!r} is not plain data")
+        return self._reference(self, value)
+
+    def items(self, value: Iterable[Any]) -> str:
+        return f"[{','.join([self.write(item) for item in value])}]"
+
+    def pairs(self, value: Any) -> str:
+        return f"[{','.join([f'[{self.write(key)},{self.write(item)}]' for key, item in value.items()])}]"
+
+    def factory(self, value: Any) -> str:
+        """What makes the missing values of a defaultdict; none where functions do not travel."""
+        if value in _FACTORIES.values():
+            return f'"{value.__name__}"'
+        return "null" if self._reference is None else self.write(value)
+
+    def state(self, value: Any) -> str:
+        """What an object holds at present; `Reader.fill` puts it into the other side's."""
+        kind = type(value)
+        if kind in self.classes:
+            return self.pairs(attributes(value))
+        return self.items(value) if kind is list else _WRITERS.get(kind, _write_array)(self, value)
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an instance, in its dict or in slots."""
+    slots = [name for base in type(value).__mro__ for name in _slots(base) if hasattr(value, name)]
+    return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _write_text(value: str) -> str:
+    """JSON joins two surrogates into one character; strings that hold any travel as bytes."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f'{{"str":"{value.encode("utf-8", "surrogatepass").hex()}"}}'
+    return encode_basestring_ascii(value)
+
+
+def _write_array(writer: Writer, value: Any) -> str:
+    flat = value.ravel().tolist()
+    return f"[{encode_basestring_ascii(value.dtype.str)},{writer.items(value.shape)},{writer.items(flat)}]"
+
+
+def _quoted(text: Callable[[Any], str]) -> Callable[[Writer, Any], str]:
+    return lambda _, value: f'"{text(value)}"'
+
+
+_NUMPY_KINDS = "biufcSU"
+_SIMPLE = frozenset({int, str, bool, float, type(None)})
+_LISTS = (list, tuple)
+_writer = Writer()
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
+_WRITERS: dict[type, Callable[[Writer, Any], str]] = {
+    tuple: Writer.items,
+    dict: Writer.pairs,
+    set: Writer.items,
+    frozenset: Writer.items,
+    collections.deque: Writer.items,
+    _Counter: Writer.pairs,
+    _OrderedDict: Writer.pairs,
+    _defaultdict: lambda writer, value: f"[{writer.factory(value.default_factory)},{writer.pairs(value)}]",
+    bytes: _quoted(bytes.hex),
+    bytearray: _quoted(bytearray.hex),
+    complex: lambda _, value: f'["{value.real!r}","{value.imag!r}"]',
+    range: lambda writer, value: writer.items([value.start, value.stop, value.step]),
+    slice: lambda writer, value: writer.items([value.start, value.stop, value.step]),
+    type(...): lambda *_: "0",
+    type(NotImplemented): lambda *_: "0",
+}
+# By name: importing the types here would cost every fork of the zygote, and few programs use them.
+_LIBRARY_WRITERS: dict[str, Callable[[Writer, Any], str]] = {
+    "decimal.Decimal": _quoted(str),
+    "fractions.Fraction": lambda writer, value: writer.items([value.numerator, value.denominator]),
+    "datetime.date": _quoted(str),
+    "datetime.time": _quoted(str),
+    "datetime.datetime": _quoted(str),
+    "datetime.timedelta": lambda _, value: f"[{value.days},{value.seconds},{value.microseconds}]",
+    "datetime.timezone": lambda writer, value: writer.items([value.utcoffset(None)]),
+    "uuid.UUID": _quoted(str),
+    "array.array": lambda writer, value: writer.items([value.typecode, value.tolist()]),
+}
+
+
+def _small_int(digits: str) -> int:
+    if len(digits) > 17:  # int() of a long text takes quadratic time
+        raise NotPlain("a large integer must travel as hexadecimal")
+    return int(digits)
+
+
+def _no_constant(name: str) -> float:
+    raise NotPlain(f"{name} must travel as a tagged float")
+
+
+_loads = json.JSONDecoder(parse_int=_small_int, parse_constant=_no_constant).decode
+
+
+class Reader:
+    """Reads the values of one message.
+
+    Args:
+        table: the objects that this side has already; None where values travel without identity.
+        classes: names of the classes that both sides have.
+        resolve: reads the tags that `Writer.reference` of the other side wrote, and the class of a default factory.
+    """
+
+    def __init__(
+        self,
+        table: Table | None = None,
+        classes: dict[str, type] | None = None,
+        resolve: Callable[["Reader", str, Any], Any] | None = None,
+    ) -> None:
+        self.table, self.classes, self._resolve = table, classes or {}, resolve
+        self._instances: collections.deque[Any] = collections.deque()
+
+    def message(self, data: bytes) -> Any:
+        """Read what `Writer.message` wrote, and bring the objects of the table up to its states.
+
+        Raises:
+            NotPlain: the bytes are no message. Also what looking up a hostile object raises.
+        """
+        return _deeply(self._message, data)
+
+    def _message(self, data: bytes) -> Any:
+        value, attributes, states = self._checked(lambda: _three(parse(data)))
+        result = self.read(value)
+        for number, state in self._checked(lambda: [(int(known), content) for known, content in states]):
+            if self.table is not None and number in self.table.objects:
+                self._checked(self.fill, self.table.objects[number], state)
+        for state in attributes:
+            self._checked(lambda state=state: self.fill(self._instances.popleft(), state))
+        return result
+
+    def read(self, node: Any) -> Any:
+        return self._checked(self._read, node)
+
+    def _checked(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return action(*arguments)
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+            raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
+
+    def _read(self, node: Any) -> Any:
+        if type(node) is list:
+            return self._filled([], node)
+        if type(node) is not dict:
+            return node
+        ((tag, payload),) = node.items()
+        if tag in _TRACKED_TAGS:
+            return self._filled(_TRACKED_TAGS[tag](), payload)
+        if tag in _READERS:
+            return _READERS[tag](self, payload)
+        if tag == "#" and self.table is not None:
+            return self.table.objects[payload]
+        if tag == "object" and payload in self.classes:
+            made: Any = object.__new__(self.classes[payload])
+            self._instances.append(made)
+            return self.table.add(made) if self.table is not None else made
+        if tag == "ndarray":
+            made = _read_array(self, payload)
+            return self.table.add(made) if self.table is not None else made
+        if self._resolve is None:
+            raise NotPlain(f"an unknown tag {tag[:60]!r}")
+        return self._resolve(self, tag, payload)
+
+    def _filled(self, made: Any, payload: Any) -> Any:
+        if self.table is not None:
+            self.table.add(made)  # before its items: an object may hold itself
+        self.fill(made, payload)
+        return made
+
+    def items(self, payload: Any) -> list[Any]:
+        if type(payload) is not list:
+            raise NotPlain("a container must hold a list")
+        return [self._read(item) for item in payload]
+
+    def pairs(self, payload: Any) -> dict[Any, Any]:
+        return {self._read(key): self._read(value) for key, value in payload}
+
+    def fill(self, made: Any, payload: Any) -> None:
+        """Give an object the state that `Writer.state` wrote."""
+        kind = type(made)
+        if kind is list:
+            made[:] = self.items(payload)
+        elif kind is bytearray:
+            made[:] = bytes.fromhex(payload)
+        elif isinstance(made, dict):
+            if kind is _defaultdict:
+                factory, payload = payload
+                cast(Any, made).default_factory = (
+                    _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
+                )
+            pairs = self.pairs(payload)
+            made.clear()
+            dict.update(made, pairs) if kind is _Counter else made.update(pairs)
+        elif kind is set or kind is collections.deque:
+            items = self.items(payload)
+            made.clear()
+            made.update(items) if kind is set else made.extend(items)
+        elif kind.__name__ == "ndarray":
+            made[...] = _read_array(self, payload)
+        else:
+            self._fill_instance(made, payload)
+
+    def _fill_instance(self, made: Any, payload: Any) -> None:
+        new = self.pairs(payload)
+        for name in attributes(made).keys() - new.keys():
+            object.__delattr__(made, name)
+        for name, value in new.items():
+            object.__setattr__(made, name, value)
+
+
+def _three(node: Any) -> tuple[Any, Any, Any]:
+    first, second, third = node
+    return first, second, third
+
+
+def _read_array(reader: Reader, payload: Any) -> Any:
+    kind, shape, flat = payload
+    numpy = sys.modules.get("numpy")
+    if numpy is None or kind[1] not in _NUMPY_KINDS:
+        raise NotPlain("an array of NumPy, which is not available here")
+    return numpy.array(reader.items(flat), dtype=kind).reshape(shape)
+
+
+def _library(module: str, name: str) -> Any:
+    """A type that few messages need."""
+    __import__(module)
+    return getattr(sys.modules[module], name)
+
+
+_TRACKED_TAGS: dict[str, type] = {kind.__name__: kind for kind in _TRACKED if kind is not list}
+_READERS: dict[str, Callable[[Reader, Any], Any]] = {
+    "int": lambda _, payload: int(payload, 16),
+    "float": lambda _, payload: float(payload),
+    "str": lambda _, payload: bytes.fromhex(payload).decode("utf-8", "surrogatepass"),
+    "tuple": lambda reader, payload: tuple(reader.items(payload)),
+    "frozenset": lambda reader, payload: frozenset(reader.items(payload)),
+    "keys": lambda reader, payload: dict.fromkeys(reader.items(payload)).keys(),
+    "items": lambda reader, payload: reader.pairs(payload).items(),
+    "values": lambda reader, payload: dict(enumerate(reader.items(payload))).values(),
+    "iterator": lambda reader, payload: iter(reader.items(payload)),
+    "bytes": lambda _, payload: bytes.fromhex(payload),
+    "complex": lambda _, payload: complex(float(payload[0]), float(payload[1])),
+    "range": lambda reader, payload: range(*reader.items(payload)),
+    "slice": lambda reader, payload: slice(*reader.items(payload)),
+    "ellipsis": lambda *_: ...,
+    "NotImplementedType": lambda *_: NotImplemented,
+    "Decimal": lambda _, payload: _library("decimal", "Decimal")(payload),
+    "Fraction": lambda reader, payload: _library("fractions", "Fraction")(*reader.items(payload)),
+    "date": lambda _, payload: datetime.date.fromisoformat(payload),
+    "time": lambda _, payload: datetime.time.fromisoformat(payload),
+    "datetime": lambda _, payload: datetime.datetime.fromisoformat(payload),
+    "timedelta": lambda _, payload: datetime.timedelta(*payload),
+    "timezone": lambda reader, payload: datetime.timezone(*reader.items(payload)),
+    "UUID": lambda _, payload: _library("uuid", "UUID")(payload),
+    "array": lambda reader, payload: _library("array", "array")(*reader.items(payload)),
+    "scalar": lambda reader, payload: _read_array(reader, payload)[()],
+}

@@ -1,0 +1,291 @@
+"""Tests that run as they are, with stand-ins for the candidate's names: how they are prepared.
+
+Every `assert`, and every `with pytest.raises(...)`, is one outcome, however often it runs: it fails if it fails once.
+`assert False` and `raise AssertionError` are promises: kept when the tests run to their end without reaching them.
+"""
+
+import ast
+import symtable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from .names import Scope, candidates, known_names, loaded_names
+
+JUDGED, TYPE_OF = (
+    "__judged__",
+    "__type_of__",
+)  # names in the space of the tests: `run.Judged`, and `type` with one argument
+_CATCHING = {"AssertionError", "Exception", "BaseException"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of the tests that runs by itself, and the numbers of its asserts: from `first` up to `last`."""
+
+    code: CodeType
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Body:
+    """Tests as programs.
+
+    Attributes:
+        units: the setup, one for each source text, and one for each test function in it that nothing calls.
+        statements: each assert, with the text that it stands in.
+        promises: numbers of the asserts that must not be reached.
+        used: names that are the candidate's.
+        candidates_setup: source text of what the candidate's process needs of the setup and the tests.
+        classes: names of the classes in it, whose instances both sides can have.
+        uncalled: whether there are functions that nothing calls.
+    """
+
+    units: tuple[Unit, ...]
+    statements: tuple[tuple[str, ast.stmt], ...]
+    promises: frozenset[int]
+    used: frozenset[str]
+    candidates_setup: str
+    classes: tuple[str, ...]
+    uncalled: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.statements)
+
+    def source(self, number: int) -> str:
+        return ast.get_source_segment(*self.statements[number]) or ""
+
+
+def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
+    """Prepare tests to run as they are.
+
+    Args:
+        tests: source texts.
+        setup: source text that runs before them.
+        own: names that are the candidate's for certain.
+
+    Raises:
+        Unsupported: they use a name that is neither theirs nor the candidate's.
+        SyntaxError: they are no Python.
+    """
+    marker = _Marker()
+    trees = [ast.parse(text) for text in tests]
+    setup_tree = ast.parse(setup)
+    used = _used(tests, setup, own)
+    scope = Scope.of(setup_tree, set(own))
+    shipped = [*scope.setup.body, *_shipped(trees, scope.known)]
+    called = set().union(*map(loaded_names, [*trees, setup_tree]))
+    setup_code = compile(_fixed(marker.mark(setup_tree, setup)), "<setup>", "exec")
+    units = [Unit(setup_code, 0, len(marker.statements))]
+    for tree, text in zip(trees, tests, strict=True):
+        units += _units(tree, text, marker, called)
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return Body(
+        tuple(units),
+        tuple(marker.statements),
+        frozenset(marker.promises),
+        used,
+        ast.unparse(ast.Module(shipped, [])),
+        tuple(node.name for node in shipped if isinstance(node, ast.ClassDef)),
+        any(function.name not in called for function in functions),
+    )
+
+
+def _fixed(tree: ast.Module) -> ast.Module:
+    return ast.fix_missing_locations(tree)
+
+
+def _used(tests: tuple[str, ...], setup: str, own: set[str]) -> frozenset[str]:
+    loaded: set[str] = set()
+    bound: set[str] = set()
+    for text in (setup, *tests):
+        for name, is_bound in _global_names(text):
+            (bound if is_bound else loaded).add(name)
+    known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
+    return frozenset(name for name in loaded - bound if candidates(name, known - own, own))
+
+
+def _global_names(text: str) -> Iterator[tuple[str, bool]]:
+    """Names that a program reads (False) or binds (True) as globals."""
+    top = symtable.symtable(text, "<tests>", "exec")
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            at_top = table is top or symbol.is_global()
+            if at_top and symbol.is_referenced():
+                yield symbol.get_name(), False
+            if (table is top and (symbol.is_assigned() or symbol.is_imported())) or (
+                symbol.is_declared_global() and symbol.is_assigned()
+            ):
+                yield symbol.get_name(), True
+
+
+def _shipped(trees: list[ast.Module], known: set[str]) -> Iterator[ast.stmt]:
+    """Imports of the tests, and classes of theirs that hold no values: an instance of one can be an argument."""
+    known = set(known)
+    for statement in (statement for tree in trees for statement in tree.body):
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            names = {alias.asname or alias.name.split(".")[0] for alias in statement.names}
+            module = getattr(statement, "module", "") or ""
+            if not names & {"pytest"} and module not in ("pytest", "__future__"):
+                known |= names
+                yield statement
+        elif isinstance(statement, ast.ClassDef) and all(map(_holds_no_value, statement.body)):
+            inner = set().union(*(loaded_names(part) for part in (*statement.bases, *statement.decorator_list)))
+            if inner <= known and not statement.name.startswith("Test"):
+                known.add(statement.name)
+                yield statement
+
+
+def _holds_no_value(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.FunctionDef | ast.Pass | ast.AnnAssign)
+
+
+def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> Iterator[Unit]:
+    first = len(marker.statements)
+    calls: list[tuple[str, int, int]] = []
+    body: list[ast.stmt] = []
+    for statement in tree.body:
+        start = len(marker.statements)
+        body += marker.mark(ast.Module([statement], []), text).body
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name not in called:
+            calls += [(call, start, len(marker.statements)) for call in _calls(statement)]
+    yield Unit(compile(_fixed(ast.Module(body, [])), "<tests>", "exec"), first, len(marker.statements))
+    for call, start, last in calls:
+        yield Unit(compile(call, "<tests>", "exec"), start, last)
+
+
+def _calls(statement: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    """What pytest would call: `test_...()` and the test methods of a class `Test...`."""
+    if isinstance(statement, ast.FunctionDef):
+        if statement.name.startswith("test") and (_needs_nothing(statement, 0) or statement.decorator_list):
+            yield f"{statement.name}()"
+    elif statement.name.startswith("Test") and not statement.bases:
+        methods = [part for part in statement.body if isinstance(part, ast.FunctionDef)]
+        before = [part.name for part in methods if part.name in ("setup_method", "setup")]
+        for method in methods:
+            if method.name.startswith("test") and (_needs_nothing(method, 1) or method.decorator_list):
+                calls = "; ".join(f"_test.{name}()" for name in (*before, method.name))
+                yield f"_test = {statement.name}(); {calls}"
+
+
+def _needs_nothing(function: ast.FunctionDef, given: int) -> bool:
+    arguments = function.args
+    required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+    return required <= given and None not in arguments.kw_defaults
+
+
+class _Marker(ast.NodeTransformer):
+    """Gives every assert a number and lets the space of the tests know how it went."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[str, ast.stmt]] = []
+        self.promises: set[int] = set()
+        self._unarmed: list[int] = []
+        self._how = "noted"  # which exceptions end at an assert: see `run.Judged`
+        self._text = ""
+
+    def mark(self, tree: ast.Module, text: str) -> ast.Module:
+        self._text = text
+        body = self._visited(tree.body)
+        armed = [self._arm()] if self._unarmed else []
+        return ast.Module([*armed, *body], [])
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant) and not node.test.value:
+            return self._promise(node)
+        return self._recorded(node, self._how)
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        self.generic_visit(node)
+        error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        return self._promise(node) if isinstance(error, ast.Name) and error.id == "AssertionError" else node
+
+    def visit_With(self, node: ast.With) -> Any:
+        self.generic_visit(node)
+        return self._recorded(node, self._how) if any(map(_is_raises, node.items)) else node
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        how, start = self._how, len(self._unarmed)
+        if node.handlers:
+            self._how = "caught" if how == "caught" or any(map(_catches, node.handlers)) else "tried"
+        node.body = self._visited(node.body)
+        self._how = how
+        for handler in node.handlers:
+            handler.body = self._visited(handler.body)
+        node.orelse, node.finalbody = self._visited(node.orelse), self._visited(node.finalbody)
+        return self._armed(node, start)
+
+    def _visited(self, statements: list[ast.stmt]) -> list[Any]:
+        return [part for statement in statements for part in _listed(self.visit(statement))]
+
+    def visit_If(self, node: ast.If) -> Any:
+        before = len(self._unarmed)
+        self.generic_visit(node)
+        return self._armed(node, before)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        how, self._how = self._how, "noted"
+        self.generic_visit(node)
+        self._how = how
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        self.generic_visit(node)
+        raises = isinstance(node.value, ast.Call) and _names_raises(node.value.func) and len(node.value.args) > 1
+        return self._recorded(node, self._how) if raises else node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+            node.func = ast.copy_location(ast.Name(TYPE_OF, ast.Load()), node.func)
+        return node
+
+    def _number(self, node: ast.stmt) -> int:
+        self.statements.append((self._text, node))
+        return len(self.statements) - 1
+
+    def _recorded(self, node: ast.stmt, how: str) -> ast.stmt:
+        (block,) = ast.parse(f"with {JUDGED}.{how}({self._number(node)}): pass").body
+        assert isinstance(block, ast.With)
+        block.body = [node]
+        return ast.copy_location(block, node)
+
+    def _promise(self, node: ast.stmt) -> list[ast.stmt]:
+        number = self._number(node)
+        self.promises.add(number)
+        self._unarmed.append(number)
+        return [*ast.parse(f"{JUDGED}.broken({number})").body, node]
+
+    def _arm(self, start: int = 0) -> ast.stmt:
+        numbers, self._unarmed[start:] = self._unarmed[start:], []
+        return ast.parse(f"{JUDGED}.armed({numbers})").body[0]
+
+    def _armed(self, node: ast.stmt, start: int) -> Any:
+        return [self._arm(start), node] if len(self._unarmed) > start else node
+
+
+def _listed(visited: Any) -> list[Any]:
+    return visited if isinstance(visited, list) else [visited]
+
+
+def _is_raises(item: ast.withitem) -> bool:
+    return isinstance(item.context_expr, ast.Call) and _names_raises(item.context_expr.func)
+
+
+def _names_raises(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("raises", "assertRaises")
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether an `except` takes an AssertionError, too."""
+    return handler.type is None or bool(loaded_names(handler.type) & _CATCHING)

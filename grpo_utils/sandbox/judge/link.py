@@ -1,0 +1,218 @@
+"""The judge's end of a candidate's objects: asks for operations on them, reads and writes what travels."""
+
+import contextlib
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, cast
+
+from ..jail import codec
+from ..jail.objects import known_name
+from ..jail.protocol import CALLBACK, OPAQUE, RAISED
+from . import names
+from .session import Session, Stop, Unsupported
+
+
+class Link:
+    """All that the two sides of one check know of each other.
+
+    Args:
+        session: the candidate's process.
+
+    Attributes:
+        decided: whether the candidate's own code decided an outcome.
+        asked: how many operations were asked for.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._space: dict[str, Any] = {}
+        self._shared: tuple[str, ...] = ()
+        self.decided = False
+        self.asked = 0
+        self.make_class: Callable[..., type]
+        self.make_instance: Callable[[type, int], Any]
+        self.describe: Callable[[Any], tuple[str, int] | None]
+        self._table = codec.Table()
+        self._remote_classes: dict[int, type] = {}
+        self._instances: dict[int, Any] = {}
+        self._callbacks: list[Any] = []
+        self._callback_numbers: dict[int, int] = {}
+        self._errors: list[BaseException] = []
+        self._depth = 0
+
+    def share(self, space: dict[str, Any], classes: tuple[str, ...]) -> None:
+        """Say which classes both sides have: those of these names in the space of the tests, once they are there."""
+        self._space, self._shared = space, classes
+
+    @property
+    def classes(self) -> dict[str, type]:
+        return {name: self._space[name] for name in self._shared if dict.get(self._space, name)}
+
+    def request(self, name: str, *arguments: Any) -> Any:
+        """Ask the candidate for an operation of `jail.objects`.
+
+        Raises:
+            BaseException: what it raised there, or `session.Stop`.
+        """
+        self.asked += 1
+        outermost = self._depth == 0
+        self._depth += 1
+        try:
+            alive = self._alive() if outermost else None
+            self._send(alive, alive or [], name, *arguments)
+            while True:
+                kind, payload = self.session.receive()
+                kept, _, data = payload.partition(b"\n")
+                if kind == CALLBACK:
+                    self._call_back(data)
+                elif kind == OPAQUE:
+                    self.session.stop(Unsupported(f"what the program answers takes more than {codec.MAX_BYTES} bytes"))
+                else:
+                    return self._answer(kind, data, kept, outermost)
+        finally:
+            self._depth -= 1
+
+    def _answer(self, kind: bytes, data: bytes, kept: bytes, outermost: bool) -> Any:
+        value = self._read(data)
+        if outermost:
+            numbers = codec.parse(kept)
+            keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
+            self._table.forget(self._table.objects.keys() - keep)
+        if kind == RAISED:
+            self._raise(value)
+        return value
+
+    def _alive(self) -> list[int]:
+        """The shared objects that the tests still hold; the others are forgotten."""
+        (alone,) = [sys.getrefcount(value) for _, value in {0: object()}.items()]
+        alive = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
+        self._table.forget(self._table.objects.keys() - set(alive))
+        return alive
+
+    def _send(self, alive: list[int] | None, states: list[int], *message: Any) -> None:
+        try:
+            data = self._writer().message((None if alive is None else tuple(alive), *message), states)
+        except codec.NotPlain as error:
+            self.session.stop(Unsupported(f"what the tests hand to the program cannot travel: {error}"))
+            raise
+        self.session.send_bytes(data)
+
+    def _call_back(self, data: bytes) -> None:
+        """The candidate calls a function of the tests."""
+        number, arguments, options = self._read(data)
+        numbers = self._table.numbers
+        shared = [numbers[id(value)] for value in arguments if id(value) in numbers]
+        try:
+            answer: tuple[str, Any] = "returned", self._callbacks[number](*arguments, **dict(options))
+        except Stop:
+            raise
+        except BaseException as error:
+            answer = "raised", error
+        self._send(None, shared, *answer)
+
+    def _raise(self, about: Any) -> None:
+        """Raise here what the candidate raised there."""
+        try:
+            name, text, kind, arguments, number, origin = about
+            if origin in range(len(self._errors)):
+                raise self._errors[origin]
+            error = _error(kind, arguments)
+            vars(error)["of_the_candidate"] = str(name)[:100], str(text)
+            vars(error)["of_the_candidate_number"] = int(number)
+        except (ValueError, TypeError) as malformed:
+            raise codec.NotPlain(f"not an exception: {malformed}") from None
+        raise error
+
+    # ------------------------------------------------------------------------------ what travels
+
+    def _writer(self) -> codec.Writer:
+        classes = {kind: name for name, kind in self.classes.items()}
+        return codec.Writer(self._table, classes, self._reference)
+
+    def _read(self, data: bytes) -> Any:
+        return codec.Reader(self._table, self.classes, self._resolve).message(data)
+
+    def _reference(self, writer: codec.Writer, value: Any) -> str:
+        remote = self.describe(value)
+        if remote is not None:
+            return f'{{"{remote[0]}":{int(remote[1])}}}'
+        if isinstance(value, BaseException):
+            return self._error_reference(writer, value)
+        if isinstance(value, type) and value in self.classes.values():
+            return f'{{"shared":{writer.write(value.__name__)}}}'
+        name = known_name(value) if isinstance(value, type | types.BuiltinFunctionType) else ""
+        if name.partition(".")[0] in names.ALLOWED:
+            return f'{{"known":{writer.write(name)}}}'
+        if type(value) is types.MethodDescriptorType and value.__objclass__.__module__ == "builtins":
+            return f'{{"method":{writer.items([value.__objclass__.__name__, value.__name__])}}}'
+        if type(value) in codec.ITERATORS:
+            items = list(itertools.islice(cast(Any, value), codec.MAX_ITEMS + 1))
+            if len(items) <= codec.MAX_ITEMS:
+                return f'{{"iterator":{writer.items(items)}}}'
+        elif callable(value):
+            return self._callback_reference(writer, value)
+        raise codec.NotPlain(f"an object of type {type(value).__name__!r}")
+
+    def _callback_reference(self, writer: codec.Writer, value: Any) -> str:
+        number = self._callback_numbers.get(id(value))
+        if number is None:
+            number = self._callback_numbers[id(value)] = len(self._callbacks)
+            self._callbacks.append(value)
+        name = getattr(value, "__name__", type(value).__name__)
+        return f'{{"callback":{writer.items([number, str(name)])}}}'
+
+    def _error_reference(self, writer: codec.Writer, error: BaseException) -> str:
+        """An exception of the tests: its class as far as both sides know it, and no text that could tell a value."""
+        kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+        self._errors.append(error)
+        arguments = () if issubclass(kind, AssertionError) else tuple(filter(_is_simple, error.args))
+        return f'{{"error":[{len(self._errors) - 1},{writer.write(kind)},{writer.write(arguments)}]}}'
+
+    def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
+        if tag == "handle":
+            number, kind = payload
+            kind = reader.read(kind)
+            if number not in self._instances:
+                self._instances[number] = self.make_instance(kind, number)
+            return self._instances[number]
+        if tag == "class":
+            return self._remote_classes[payload]
+        if tag == "define":
+            number, about, bases = payload
+            name, module, plain, *operators = map(str, reader.items(about))
+            found = [reader.read(base) for base in bases]
+            made = self.make_class(number, name, module, plain, frozenset(operators), found)
+            return self._remote_classes.setdefault(number, made)
+        if tag == "shared":
+            return self.classes[payload]
+        if tag == "callback":
+            return self._callbacks[payload]
+        return _known(tag, payload)
+
+
+def _known(tag: str, payload: Any) -> Any:
+    module, _, name = str(payload).rpartition(".")
+    allowed = module.partition(".")[0] in names.ALLOWED and module in sys.modules
+    if tag != "known" or not allowed or name.startswith("_") or (module == "builtins" and name in names.REFUSED):
+        raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
+    return getattr(sys.modules[module], name)
+
+
+def _is_simple(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _error(kind: Any, arguments: Any) -> BaseException:
+    """An exception of this class, made as the class makes it, or at least with its arguments."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise TypeError("its class is none of exceptions")
+    arguments = tuple(arguments)
+    if type(kind) is type:
+        with contextlib.suppress(TypeError, ValueError):  # it takes other arguments than it keeps
+            return kind(*arguments)
+    try:
+        return kind.__new__(kind, *arguments)
+    except (TypeError, ValueError):  # a group needs a list of exceptions
+        return Exception.__new__(type(kind.__name__, (Exception,), {}), *arguments)

@@ -1,0 +1,261 @@
+"""Splits asserts into the candidate's calls and the rest, which is judged on the trusted side.
+
+    assert abs(area(2) - 12.56) < 0.01      the call `area(2)` travels to the candidate's process
+    assert abs( _0_    - 12.56) < 0.01      what is left is evaluated here
+
+The candidate's process never sees `12.56`, so there is nothing to steal, and it cannot patch `abs` where it
+counts. Only the call moves, never a whole side of the comparison. All calls travel at once.
+
+Tests whose meaning could change when their calls run ahead of them (statements other than `assert`, comprehensions,
+`and`, arguments that the setup made) are not split: `body` runs them as they are.
+"""
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from types import CodeType
+from typing import Any
+
+from . import names as names_
+from .body import Body, compile_body
+from .names import NotSplittable, Scope, bound_names, loaded_names, require_imports
+from .session import Unsupported
+
+# Builtins that take all that an iterator gives.
+_DRAINING = frozenset(str.split("list tuple set frozenset sorted sum max min dict Counter deque"))
+# What the judge evaluates in its own process, because it changes nothing there.
+_PURE = frozenset(
+    str.split(
+        "abs all any bool chr dict enumerate float frozenset isinstance issubclass len"
+        " list max min ord repr reversed round"
+        " set sorted str sum tuple type zip Counter OrderedDict defaultdict deque date isclose approx"
+    )
+)
+_PURE_ATTRIBUTES = frozenset(
+    str.split(
+        "isclose isnan isinf sqrt fabs copysign floor ceil pi e inf nan"
+        " Counter OrderedDict defaultdict deque date datetime"
+        " timedelta lower upper strip split items keys values copy tolist"
+    )
+)
+
+
+@dataclass(frozen=True)
+class SplitAssert:
+    """One assert: its calls are `Plan.calls[first:last]`, and `rest` names their results `_0_`, `_1_`, ..."""
+
+    first: int
+    last: int
+    rest: CodeType
+    text: str
+    statement: ast.Assert
+
+    @property
+    def source(self) -> str:
+        return ast.get_source_segment(self.text, self.statement) or ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to judge one list of tests.
+
+    Attributes:
+        tests: their source texts, without those that are blank.
+        setup: as it was given.
+        own: names that are the candidate's for certain.
+        used: names in the tests that are the candidate's.
+        calls: the candidate's calls, each with whether an iterator that comes back is emptied.
+        asserts: in order; none where the tests cannot be split.
+        setup_code: of the setup's statements that do not depend on the candidate.
+        pure: whether evaluating the asserts changes nothing in the process that does it.
+        datetime_class: whether `datetime` without an import is the class of that name.
+    """
+
+    tests: tuple[str, ...]
+    setup: str
+    own: frozenset[str]
+    used: frozenset[str]
+    calls: tuple[tuple[CodeType, bool], ...] = ()
+    asserts: tuple[SplitAssert, ...] = ()
+    setup_code: CodeType | None = None
+    pure: bool = False
+    datetime_class: bool = False
+
+    @cached_property
+    def body(self) -> Body:
+        """The tests as programs that run as they are."""
+        return compile_body(self.tests, self.setup, set(self.own))
+
+    @property
+    def count(self) -> int:
+        """The number of asserts."""
+        return len(self.asserts) or self.body.count
+
+
+def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -> Plan:
+    """Decide what of the tests the candidate's process gets to see.
+
+    Args:
+        tests: source texts of the tests.
+        names: names that are the candidate's even where Python has a builtin of that name.
+        setup: source text that runs between the candidate and the tests.
+
+    Returns:
+        The plan; it is cached, because a group of completions shares its tests.
+
+    Raises:
+        Unsupported: the tests are no Python or nested too deeply, there are none, or they use a name that is neither
+            theirs nor the candidate's.
+
+    Example:
+        >>> plan(("assert abs(area(2) - 12.56) < 0.01",)).calls[0][0].co_names
+        ('area',)
+    """
+    try:
+        return _plan(tests, names, setup)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last three: deep nesting, long ints
+        raise Unsupported(f"the tests cannot be read as Python: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
+    texts = tuple(text for text in map(str.strip, tests) if text)
+    trees = [ast.parse(text) for text in texts]
+    setup_tree = ast.parse(setup)
+    for tree in (*trees, setup_tree):
+        require_imports(tree)
+    own = frozenset(set(names) | (names_.called_modules(trees) - bound_names(setup_tree)))
+    if all(type(statement) is ast.Assert for tree in trees for statement in tree.body):
+        try:
+            scope = Scope.of(setup_tree, set(own))
+            return _split(texts, trees, setup, own, scope)
+        except NotSplittable:
+            pass
+    whole = Plan(texts, setup, own, frozenset())
+    if not whole.body.count:
+        raise Unsupported("there are no tests" if not texts else "the tests hold no assert and expect no exception")
+    return replace(whole, used=whole.body.used, datetime_class=names_.uses_datetime_class(trees))
+
+
+def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: frozenset[str], scope: Scope) -> Plan:
+    calls: list[tuple[CodeType, bool]] = []
+    asserts = []
+    pure = not scope.setup.body
+    for text, tree in zip(texts, trees, strict=True):
+        for statement in tree.body:
+            assert isinstance(statement, ast.Assert)
+            splitter = _Splitter(scope)
+            rest = splitter.replace(statement.test)
+            first = len(calls)
+            for call in splitter.calls:
+                calls.append((compile(ast.Expression(call), "<call>", "eval"), id(call) in splitter.drained))
+            pure = pure and _is_pure(rest)
+            code = compile(ast.Expression(rest), "<assert>", "eval")
+            asserts.append(SplitAssert(first, len(calls), code, text, statement))
+    if not asserts:
+        raise Unsupported("there are no tests")
+    setup_code = compile(scope.setup, "<setup>", "exec") if scope.setup.body else None
+    used, as_class = frozenset(scope.used), names_.uses_datetime_class(trees)
+    return Plan(texts, setup, own, used, tuple(calls), tuple(asserts), setup_code, pure, as_class)
+
+
+class _Splitter(ast.NodeTransformer):
+    """Replaces the candidate's calls in one expression by placeholders and collects them."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.calls: list[ast.expr] = []
+        self.drained: set[int] = set()
+
+    def replace(self, expression: ast.expr) -> ast.expr:
+        replaced = self.visit(expression)
+        assert isinstance(replaced, ast.expr)
+        return replaced
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Call | ast.Attribute | ast.Subscript | ast.Name):
+            root = chain(node)[-1]
+            if isinstance(root, ast.Name) and self.scope.is_candidates(root.id) and _moves_as_a_whole(node, root):
+                if loaded_names(node) & self.scope.made or any(map(_travels_badly, ast.walk(node))):
+                    raise NotSplittable
+                self.calls.append(node)
+                return ast.copy_location(ast.Name(f"_{len(self.calls) - 1}_", ast.Load()), node)
+        if isinstance(node, ast.Call) and _drains(node):
+            self.drained.update(map(id, node.args))
+        return super().visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        return self._first_operand_only(node, node.values[1:])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self._first_operand_only(node, node.comparators[1:])
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        return self._first_operand_only(node, [node.body, node.orelse])
+
+    def _own_scope(self, node: ast.AST) -> ast.AST:
+        """A comprehension or lambda stays as it is: its variables are nobody's, its calls cannot run ahead."""
+        if any(map(self.scope.is_candidates, loaded_names(node) - bound_names(node))):
+            raise NotSplittable
+        return node
+
+    visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _own_scope
+    visit_NamedExpr = _own_scope
+
+    def _first_operand_only(self, node: ast.AST, maybe_not_evaluated: Sequence[ast.AST]) -> ast.AST:
+        for operand in maybe_not_evaluated:
+            if any(map(self.scope.is_candidates, loaded_names(operand) - bound_names(operand))):
+                raise NotSplittable
+        return self.generic_visit(node)
+
+
+def _travels_badly(node: ast.AST) -> bool:
+    """What means something else in the candidate's process: variables that the tests go on using, `await`."""
+    return isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+
+
+def _drains(call: ast.Call) -> bool:
+    """Whether a call takes all items of its arguments, as in `list(f())` or `"".join(f())`."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr == "join" and isinstance(call.func.value, ast.Constant)
+    return isinstance(call.func, ast.Name) and call.func.id in _DRAINING
+
+
+def _is_pure(expression: ast.expr) -> bool:
+    """Whether evaluating it changes nothing but what it makes itself, and takes no longer than its values are long."""
+    for node in ast.walk(expression):
+        match node:
+            case ast.Await() | ast.Yield() | ast.YieldFrom() | ast.NamedExpr() | ast.FormattedValue():
+                return False
+            case ast.BinOp(op=operator) if not isinstance(operator, ast.Add | ast.Sub):
+                return False  # a short value can stand for a large number, or for a format
+            case ast.Call(func=ast.Name(id=name)) if name not in _PURE:
+                return False
+            case ast.Attribute(attr=name) if name not in _PURE_ATTRIBUTES:
+                return False
+    return True
+
+
+def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
+    """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does.
+
+    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole: there the method
+    is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
+    """
+    if root.id[0].isupper():
+        return True
+    while isinstance(node, ast.Call):
+        node = node.func
+        if not isinstance(node, ast.Call):
+            break
+    return not any(isinstance(part, ast.Call) for part in chain(node))
+
+
+def chain(node: ast.expr) -> list[ast.expr]:
+    """`f(x).upper()` and what stands before each call, dot and bracket of it, down to `f`."""
+    parts: list[Any] = [node]
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+        parts.append(node)
+    return parts

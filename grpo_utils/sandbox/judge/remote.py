@@ -1,0 +1,356 @@
+"""Stand-ins for what stays with the candidate: its functions, classes, instances, iterators, exceptions.
+
+A class of the candidate is a class here, of type `RemoteType`, so that `isinstance`, `except` and `type(x) is` mean
+what they mean in Python. What a stand-in is asked, the candidate answers, and the answer is judged by its value here.
+It is never asked whether it equals plain data: it does not, so that an object that equals everything gains nothing.
+Where the candidate's own code decides the outcome all the same, two of its objects compared with each other, the
+verdict says so.
+"""
+
+import collections
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ..jail.objects import BINARY, COMPARISONS
+from .link import Link
+
+BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
+
+_link: Link | None = None  # of the one check that this process judges
+_ORDER = {"__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne"}
+_LOCAL = frozenset(
+    str.split(
+        "__mro__ __bases__ __base__ __class__ __dict__ __name__ __qualname__ __module__ __new__ __instancecheck__"
+        " __subclasscheck__ __subclasses__ mro __flags__ __basicsize__ __abstractmethods__ __hash__ __eq__"
+        " __set_name__"
+    )
+)
+# Questions that a plain value answers about itself, and that must not be put to an object in its place.
+_PREDICATES = frozenset(str.split("startswith endswith issubset issuperset isdisjoint equals"))
+_MUTABLE = ("list", "dict", "set", "bytearray")
+
+
+def link() -> Link:
+    assert _link is not None
+    return _link
+
+
+def connect(to: Link) -> None:
+    global _link
+    _link = to
+    to.make_class, to.make_instance, to.describe = make_class, make_instance, describe
+
+
+def describe(value: Any) -> tuple[str, int] | None:
+    """How a stand-in travels back: "handle" or "class", and the candidate's number."""
+    if type(value) is RemoteType:
+        return "class", about(value, "number")
+    if is_remote(value):
+        if isinstance(value, BaseException):
+            return "handle", vars(value)["of_the_candidate_number"]
+        return "handle", object.__getattribute__(value, "_number")
+    if isinstance(value, BaseException) and "of_the_candidate_number" in vars(value):
+        return "handle", vars(value)["of_the_candidate_number"]
+    return None
+
+
+class RemoteType(type):
+    """The type of stand-ins for classes.
+
+    Attributes:
+        number: the candidate's number of the class.
+        plain: name of the plain type that it extends, or "".
+        operators: names of the special methods that it has.
+        named: whether the tests name it as a class, so that its operators are theirs to use.
+    """
+
+    number: int
+    plain: str
+    operators: frozenset[str]
+    named: bool  # set once
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        return link().request("call", cls, arguments, tuple(options.items()))
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in _LOCAL or _link is None:
+            return type.__getattribute__(cls, name)
+        return link().request("getattr", cls, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        link().request("setattr", cls, name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        link().request("delattr", cls, name)
+
+    def __iter__(cls) -> Any:
+        return link().request("special", cls, "__iter__")
+
+    def __len__(cls) -> Any:
+        return link().request("special", cls, "__len__")
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return link().request("special", cls, "__getitem__", key)
+
+    def __contains__(cls, item: Any) -> Any:
+        return link().request("special", cls, "__contains__", item)
+
+    def __repr__(cls) -> str:
+        return str(link().request("text", "repr", cls))
+
+
+def about(value: Any, name: str) -> Any:
+    """An attribute of a stand-in itself, or of its class, and not of what it stands for."""
+    kind = value if type(value) is RemoteType else type(value)
+    return type.__getattribute__(kind, name)
+
+
+def named(value: Any) -> bool:
+    """Whether the tests name its class, or one that it extends, as a class."""
+    kinds = (kind.__dict__ for kind in type(value).__mro__ if isinstance(kind, RemoteType))
+    return any(kind.get("named") for kind in kinds)
+
+
+class Remote(metaclass=RemoteType):
+    """A stand-in for an object."""
+
+    __slots__ = ("__weakref__", "_ahead", "_number", "_taken")
+    number, plain, operators, named = -1, "", frozenset[str](), False
+
+    def __getattribute__(self, name: str) -> Any:
+        plain = about(self, "plain")
+        if name == "__class__":
+            return _seen_as(type(self), plain)
+        if plain and plain not in _MUTABLE and not name.startswith("__") and not named(self):
+            value = _PLAIN_TYPES[plain]
+            if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
+                return getattr(plain_value(self), name)
+        if name in _PREDICATES and not named(self):
+            raise AttributeError(f"{about(self, '__name__')!r} object: {name!r} is not asked of an object")
+        return link().request("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        link().request("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        link().request("delattr", self, name)
+
+    def __str__(self) -> str:
+        return str(link().request("text", "str", self))
+
+    def __repr__(self) -> str:
+        return str(link().request("text", "repr", self))
+
+    def __format__(self, form: str) -> str:
+        return str(link().request("text", "format", self, form))
+
+    def __dir__(self) -> Any:
+        return link().request("special", self, "__dir__")
+
+    def __hash__(self) -> int:
+        return int(link().request("hash", self))
+
+    def __eq__(self, other: object) -> Any:
+        return _compared(self, other, "__eq__")
+
+    def __ne__(self, other: object) -> Any:
+        return _compared(self, other, "__ne__")
+
+    def __reduce_ex__(self, version: Any) -> Any:
+        return _copy, (self,)
+
+    def __copy__(self) -> Any:
+        return link().request("copy", self, False)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return link().request("copy", self, True)
+
+
+def _copy(value: Any) -> Any:
+    return value
+
+
+_PLAIN_TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (str, bytes, int, float, tuple, frozenset, list, dict, set, bytearray)
+}
+_seen: dict[str, type] = {}
+
+
+def _seen_as(kind: type, plain: str) -> type:
+    """What `isinstance` sees: an instance of a subclass of `list` is a list."""
+    if not plain:
+        return kind
+    return _seen.setdefault(plain, type(plain, (_PLAIN_TYPES[plain],), {}))
+
+
+def plain_value(value: Any) -> Any:
+    """What an instance of a subclass of a plain type holds, by the plain type's own methods."""
+    return link().request("plain", value)
+
+
+def is_remote(value: Any) -> bool:
+    return isinstance(type(value), RemoteType)
+
+
+def _compared(left: Any, right: Any, name: str) -> Any:
+    if is_remote(left) and is_remote(right):
+        if left is right and name in ("__eq__", "__ne__"):
+            return name == "__eq__"
+        if not (about(left, "plain") and about(right, "plain")):
+            if name in ("__eq__", "__ne__") and not {name, "__eq__"} & (
+                about(left, "operators") | about(right, "operators")
+            ):
+                return name == "__ne__"
+            link().decided = True
+            return link().request("compare", _ORDER[name], left, right)
+    if about(left, "plain"):
+        right = plain_value(right) if is_remote(right) else right
+        return getattr(operator, _ORDER[name])(plain_value(left), right)
+    if name in ("__eq__", "__ne__") or not named(left):
+        return NotImplemented
+    link().decided = True
+    return link().request("special", left, name, right)
+
+
+def _comparison(name: str) -> Callable[..., Any]:
+    return lambda self, other: _compared(self, other, name)
+
+
+def _binary(name: str) -> Callable[..., Any]:
+    """An operator; with plain data only where the tests name the class: `f() - 3` would show the program the 3."""
+
+    def operate(self: Any, other: Any, *more: Any) -> Any:
+        if not is_remote(other) and not named(self):
+            if about(self, "plain"):
+                return _plain_operation(name, plain_value(self), other)
+            return NotImplemented
+        return link().request("special", self, name, other, *more)
+
+    return operate
+
+
+def _plain_operation(name: str, left: Any, right: Any) -> Any:
+    method = getattr(type(left), name, None)
+    return NotImplemented if method is None else method(left, right)
+
+
+def _special(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: link().request("special", self, name, *arguments)
+
+
+def _contains(self: Any, item: Any) -> Any:
+    """Whether an item is in it: asked where the tests name the class, else looked for among its items."""
+    if about(self, "plain"):
+        return item in plain_value(self)
+    if named(self) or is_remote(item):
+        link().decided = True
+        return link().request("special", self, "__contains__", item)
+    return any(item is each or item == each for each in iter(self))
+
+
+def _call(self: Any, *arguments: Any, **options: Any) -> Any:
+    return link().request("call", self, arguments, tuple(options.items()))
+
+
+def _truth(self: Any) -> bool:
+    if about(self, "plain"):
+        return bool(plain_value(self))
+    return bool(link().request("truth", self))
+
+
+def _next_item(self: Any) -> Any:
+    """The next item; a test that takes one after the other gets them in batches."""
+    ahead, taken = object.__getattribute__(self, "_ahead"), object.__getattribute__(self, "_taken")
+    if not ahead:
+        if link().asked != taken[1]:  # something else was asked meanwhile
+            taken[0] = 0
+        most = 1 if taken[0] < BATCH_AFTER else min(2 * taken[0], LARGEST_BATCH)
+        ahead.extend(link().request("next", self, object.__getattribute__(self, "_number"), most))
+        taken[0] += len(ahead)
+        taken[1] = link().asked
+    return ahead.popleft()
+
+
+def _exit(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+    return link().request("special", self, "__exit__", kind, error, None)
+
+
+def methods(operators: frozenset[str]) -> dict[str, Any]:
+    """The special methods of a stand-in for a class that has these."""
+    space: dict[str, Any] = {}
+    for name in operators - {"__eq__", "__ne__", "__hash__", "__dir__", "__bool__"}:
+        if name in COMPARISONS:
+            space[name] = _comparison(name)
+        elif name in BINARY:
+            space[name] = _binary(name)
+        else:
+            space[name] = _OWN.get(name) or _special(name)
+    if {"__bool__", "__len__"} & operators:
+        space["__bool__"] = _truth
+    return space
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "__call__": _call,
+    "__contains__": _contains,
+    "__next__": _next_item,
+    "__iter__": lambda self: (
+        self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
+    ),
+    "__exit__": _exit,
+}
+
+
+def make_class(number: int, name: str, module: str, plain: str, operators: frozenset[str], bases: list[Any]) -> type:
+    """A stand-in for a class; for one of exceptions, a class of exceptions."""
+    parents = tuple(base for base in bases if isinstance(base, type))
+    errors = any(issubclass(parent, BaseException) for parent in parents)
+    space: dict[str, Any] = {"number": number, "plain": plain, "operators": operators, "named": False}
+    space |= {"__module__": module, "__qualname__": name}
+    if errors:
+        space |= {"__getattr__": _error_attribute, "__str__": _error_text}
+        parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
+    else:
+        parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)
+        space |= {"__slots__": (), **methods(operators)}
+    try:
+        return RemoteType(name, parents, space)
+    except TypeError:  # an order of bases that Python refuses
+        return RemoteType(name, (Exception,) if errors else (Remote,), space)
+
+
+def make_instance(kind: type, number: int) -> Any:
+    if issubclass(kind, BaseException):
+        error = kind.__new__(kind)
+        vars(error)["of_the_candidate_number"] = number
+        return error
+    made = object.__new__(kind)
+    object.__setattr__(made, "_number", number)
+    if "__next__" in about(kind, "operators"):
+        object.__setattr__(made, "_ahead", collections.deque())
+        object.__setattr__(made, "_taken", [0, 0])
+    return made
+
+
+def _error_attribute(error: BaseException, name: str) -> Any:
+    number = vars(error).get("of_the_candidate_number")
+    if number is None or name.startswith("__"):
+        raise AttributeError(name)
+    return link().request("error_attribute", number, name)
+
+
+def _error_text(error: BaseException) -> str:
+    return str(vars(error).get("of_the_candidate", ("", ""))[1])
+
+
+def type_of(value: Any) -> Any:
+    """`type(value)` in tests."""
+    return type(value)
+
+
+def run_awaitable(awaitable: Any) -> Any:
+    return link().request("run", awaitable)

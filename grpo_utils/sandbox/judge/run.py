@@ -1,0 +1,273 @@
+"""Runs the tests of one check: split asserts on the values that came back, or bodies with stand-ins."""
+
+import contextlib
+import io
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from ..jail.codec import NotPlain, decode
+from ..jail.protocol import OPAQUE, RAISED
+from . import names, remote
+from .body import JUDGED, TYPE_OF, Body
+from .link import Link
+from .planner import Plan, SplitAssert
+from .scores import CandidateError, Tally
+from .session import Session, Stop, Unsupported
+
+SMALL = 1 << 16  # bytes of a value that the judge's own process reads, whatever they are
+EXPENSIVE = (b'{"range"', b'{"Decimal"', b'{"Fraction"', b'{"int"')  # short values that can take long to compute with
+
+
+class NeedsBody(Exception):
+    """A call returned what is not plain data: the tests must run as they are."""
+
+
+def loaded(session: Session) -> None:
+    """Wait until the candidate's module has run.
+
+    Raises:
+        CandidateError: it raised.
+    """
+    kind, payload = session.receive()
+    if kind == RAISED:
+        raise candidate_error(payload)
+
+
+def candidate_error(payload: bytes) -> CandidateError:
+    try:
+        name, text = json.loads(payload)
+        return CandidateError(str(name)[:100], str(text))
+    except (ValueError, TypeError, RecursionError):  # whatever a hostile program sends
+        return CandidateError("Exception", "")
+
+
+# ------------------------------------------------------------------------------------------ split asserts
+
+
+class _Values(dict[str, Any]):
+    """The placeholders of one assert; one whose call failed raises when the assert reads it, not before."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, Exception] = {}
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.failures:
+            raise self.failures[name]
+        raise KeyError(name)
+
+
+def run_split(plan: Plan, session: Session) -> Tally:
+    """Judge asserts by the values of the candidate's calls.
+
+    Raises:
+        NeedsBody: a value is not plain data.
+    """
+    tally = Tally()
+    space = names.trusted(plan.datetime_class)
+    try:
+        if plan.setup_code is not None:
+            run_setup(plan.setup_code, space)
+        loaded(session)
+        for test in plan.asserts:
+            tally.add(_judged(test, session, space))
+    except (CandidateError, Stop) as error:
+        tally.stop(error, len(plan.asserts) - len(tally.outcomes))
+    tally.timed_out = session.timed_out
+    return tally
+
+
+def run_setup(code: Any, space: dict[str, Any]) -> None:
+    try:
+        exec(code, space)
+    except Stop:
+        raise
+    except BaseException as error:
+        if hasattr(error, "of_the_candidate"):
+            raise
+        raise Unsupported(f"the setup raises {type(error).__name__}: {error}") from error
+
+
+def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseException | None:
+    """What an assert raises, if it does."""
+    values = _Values()
+    for number in range(test.last - test.first):
+        kind, payload = session.receive()
+        if kind == OPAQUE:
+            raise NeedsBody
+        try:
+            if kind == RAISED:
+                raise candidate_error(payload)
+            if len(payload) > SMALL or any(tag in payload for tag in EXPENSIVE):
+                session.isolate()
+            values[f"_{number}_"] = decode(payload)
+        except (CandidateError, NotPlain) as error:
+            values.failures[f"_{number}_"] = error
+    try:
+        return None if eval(test.rest, space, values) else AssertionError(test.source)
+    except Stop:
+        raise
+    except Exception as error:
+        return error
+    except (SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # sys.exit() in a test
+        raise Unsupported(f"the tests raise {type(error).__name__}") from None
+
+
+# ------------------------------------------------------------------------------------------ bodies
+
+
+class _Space(dict[str, Any]):
+    """The globals of the tests: a name that is not theirs is the candidate's."""
+
+    def __init__(self, link: Link, plan: Plan) -> None:
+        super().__init__(names.BUILTINS | names.trusted(plan.datetime_class))
+        self._link = link
+        self._found: dict[str, Any] = {}
+        for name in plan.own & self.keys() - {"__builtins__"}:
+            del self[name]
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._found:
+            return self._found[name]
+        value = self._link.request("global", name)
+        if type(value) is remote.RemoteType and name[:1].isupper():
+            type.__setattr__(value, "named", True)
+        if type(value) is remote.RemoteType or remote.is_remote(value):
+            self._found[name] = value
+        return value
+
+
+class _Judged:
+    """What the asserts of a body report to; `jail.body` put the calls there."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.results: dict[int, BaseException | None] = {}
+        self.held: set[int] = set()
+
+    def armed(self, numbers: list[int]) -> None:
+        self.held.update(numbers)
+
+    def broken(self, number: int) -> None:
+        self.note(number, AssertionError())
+
+    def note(self, number: int, error: BaseException | None) -> None:
+        error = self._session.stopped or error
+        if error is not None or number not in self.results:
+            self.results[number] = self.results.get(number) or error
+
+    def noted(self, number: int) -> "_Note":
+        return _Note(self, number, Exception)
+
+    def tried(self, number: int) -> "_Note":
+        return _Note(self, number, AssertionError)
+
+    def caught(self, number: int) -> "_Note":
+        return _Note(self, number, ())
+
+
+class _Note:
+    """Notes how the assert in its block went, and carries on; `kinds` are the exceptions that end here."""
+
+    def __init__(self, judged: _Judged, number: int, kinds: Any) -> None:
+        self._judged, self._number, self._kinds = judged, number, kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None or isinstance(error, self._kinds):
+            self._judged.note(self._number, error)
+            return True
+        return False
+
+
+def run_body(plan: Plan, session: Session) -> Tally:
+    """Run tests as they are; what they use of the candidate's is asked for as they come to it."""
+    body, tally = plan.body, Tally()
+    judged = _Judged(session)
+    stops: dict[int, BaseException] = {}
+    link = Link(session)
+    remote.connect(link)
+    try:
+        loaded(session)
+        with _connected(session, link):
+            space = _Space(link, plan)
+            space |= {JUDGED: judged, TYPE_OF: remote.type_of}
+            link.share(space, body.classes)
+            for number, unit in enumerate(body.units):
+                error = _stopped_by(unit.code, space, session)
+                if error is not None:
+                    stops[number] = error
+                if number == 0 and error is not None:
+                    break
+    except (CandidateError, Stop) as error:
+        stops = dict.fromkeys(range(len(body.units)), error)
+    _collect(body, judged, stops, session, tally)
+    tally.timed_out, tally.decided_by_candidate = session.timed_out, link.decided
+    return tally
+
+
+def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseException | None:
+    """What ended a part of the tests before its end."""
+    try:
+        exec(code, space)
+    except Stop as stop:
+        return stop
+    except Exception as error:
+        if code.co_filename == "<setup>" and not hasattr(error, "of_the_candidate"):
+            return Unsupported(f"the setup raises {type(error).__name__}: {error}")
+        return error
+    except BaseException as error:  # the tests leave, unless it is the candidate that does
+        return error if hasattr(error, "of_the_candidate") else Unsupported(f"the tests raise {type(error).__name__}")
+    return session.stopped
+
+
+def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], session: Session, tally: Tally) -> None:
+    """One outcome per assert that ran, or that something kept from running."""
+    ended = session.stopped or stops.get(0)
+    for number in range(body.count):
+        # a function that one part of the tests defines is perhaps called by a later one
+        stop = ended or next((stops[index] for index in stops if number < body.units[index].last), None)
+        if number in judged.results:
+            error = judged.results[number]
+            tally.add(error, body.source(number) if error is not None else "")
+        elif stop is not None:
+            tally.add(stop)
+        elif number in body.promises and number in judged.held:
+            tally.add(None)
+    if stops and all(outcome == "passed" for outcome in tally.outcomes):
+        tally.add(next(iter(stops.values())))
+    if not tally.outcomes:
+        if body.uncalled:
+            tally.unsupported = "nothing calls the functions that the tests define"
+        tally.add(AssertionError("no assert ran"))
+
+
+@contextlib.contextmanager
+def _connected(session: Session, link: Link) -> Iterator[None]:
+    """Tests see what the candidate prints, share its clock, and seed its random numbers with theirs."""
+    sys.stdout = nowhere = _Nowhere()
+
+    def capture(data: bytes) -> None:
+        if sys.stdout is not nowhere:
+            sys.stdout.write(data.decode(errors="replace"))
+
+    seed = random.seed
+
+    def seed_both(*arguments: Any) -> None:
+        seed(*arguments)
+        link.request("seed", *arguments)
+
+    session.capture = capture
+    time.sleep, random.seed = session.sleep, seed_both
+    yield
+
+
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)

@@ -1,0 +1,53 @@
+"""Judges a whole program by what it prints."""
+
+import os
+from typing import Any
+
+from ..jail.protocol import EXITED, RAISED
+from ..verdict import Verdict
+from .run import candidate_error
+from .scores import Tally, verdict
+from .session import Ended, Session, Zygote, compiled
+
+
+def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
+    """Run a program and compare its standard output, line by line without blanks at their ends.
+
+    Args:
+        zygote: starts it.
+        check: code, stdin, expected and timeout.
+
+    Raises:
+        ZygoteDied: nothing is known about the candidate.
+    """
+    theirs, feed = os.pipe()
+    output, printing = os.pipe()
+    session = zygote.start(check["timeout"], ("script", compiled(check["code"]), "", None), theirs, printing)
+    os.close(theirs)
+    os.close(printing)
+    tally, printed, error = Tally(), b"", None
+    try:
+        printed = session.run_script(check["stdin"].encode("utf-8", "surrogatepass"), feed, output)
+        error = _how_it_went(session)
+    except Ended as ended:
+        error = ended
+    finally:
+        os.close(output)
+    tally.timed_out = session.timed_out
+    report = zygote.finish(session, 0.0 if tally.timed_out else session.left)
+    # A program that writes out its output and leaves by os._exit(0) has run to its end.
+    if type(error) is Ended and not tally.timed_out and report.reason == EXITED and report.wait_status == 0:
+        error = None
+    if error is None and _lines(printed.decode(errors="replace")) != _lines(check["expected"]):
+        error = AssertionError("the output differs from what was expected")
+    tally.add(error)
+    return verdict(tally, report, bytes(session.printed))
+
+
+def _how_it_went(session: Session) -> Exception | None:
+    kind, payload = session.receive()
+    return candidate_error(payload) if kind == RAISED else None
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip(" \t\r") for line in text.rstrip(" \t\r\n").split("\n")]
