@@ -46,6 +46,7 @@ _ENVIRONMENT = {  # nothing of the trainer's environment: it may hold tokens, or
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "LD_BIND_NOW": "1",  # or each child would look the same functions up again
+    "MALLOC_ARENA_MAX": "1",  # or each thread would reserve 64 MiB of the memory that a candidate may use
     "PYTHONHASHSEED": "0",  # the order of a set of strings must not change a verdict
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would each reserve memory
 }
