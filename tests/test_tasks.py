@@ -14,9 +14,8 @@ import datasets
 import pytest
 
 from grpo_utils import recipes, tasks
-from grpo_utils.sandbox import Check
+from grpo_utils.sandbox import Check, asserts_of
 from grpo_utils.tasks import DataError, loading
-from grpo_utils.tasks.code import count_asserts
 
 PROMPT = recipes.load("cpu-code").prompt
 GOOD = {
@@ -140,7 +139,7 @@ def test_a_test_is_said_to_have_as_many_asserts_as_its_verdict_has_outcomes(sand
     forms = [json.loads(line) for line in lines]
     checks = [Check(form["right"], form["tests"], form["names"], form["setup"]) for form in forms]
     verdicts = sandbox.check_many([*checks, Check(GOOD["code"], [EXPECTED], ["add"])])
-    counts = [sum(count_asserts(test) or 0 for test in form["tests"]) for form in [*forms, {"tests": [EXPECTED]}]]
+    counts = [sum(len(asserts_of(test) or []) for test in form["tests"]) for form in [*forms, {"tests": [EXPECTED]}]]
     known = [(count, verdict.total) for count, verdict in zip(counts, verdicts, strict=True) if count and verdict.ok]
     assert len(known) > 45
     assert [pair for pair in known if pair[0] != pair[1]] == []

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_code
-from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, shared
-from grpo_utils.tasks.code import called_name, check_of, count_asserts, showable, shown_tests
+from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, asserts_of, shared
+from grpo_utils.tasks.code import called_name, check_of, showable, shown_tests
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
@@ -147,7 +147,7 @@ def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
         shown = min(visible_asserts, len(row["inputs"]))
         return Shown(shown, shown == len(row["inputs"]))
     number, asserts = shown_tests(row["showable"] if "showable" in row else showable(row["asserts"]), visible_asserts)
-    return Shown(asserts, all(count_asserts(test) == 0 for test in row["asserts"][number:]))
+    return Shown(asserts, all(asserts_of(test) == [] for test in row["asserts"][number:]))
 
 
 @reward(0.0, 1.0, NOTHING)

@@ -22,6 +22,7 @@ with `stat` which files this host has, and how large they are, but not what is i
 Linux on x86-64 or aarch64 only; the standard library only; nothing here imports torch.
 """
 
+from .judge.body import asserts_of
 from .pool import Sandbox, SandboxUnavailable, capabilities, run_tests, shared
 from .verdict import Check, Layer, Script, Status, Verdict
 
@@ -33,6 +34,7 @@ __all__ = [
     "Script",
     "Status",
     "Verdict",
+    "asserts_of",
     "capabilities",
     "run_tests",
     "shared",

@@ -9,12 +9,11 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code
 from grpo_utils.recipes import Prompt
-from grpo_utils.sandbox import Check, Script
+from grpo_utils.sandbox import Check, Script, asserts_of
 
 from .task import DataError, Task, require, sections
 
@@ -97,7 +96,7 @@ class CodeTask(ProgramTask):
         setup = [*map(str, row.get("test_imports", [])), row.get("test_setup_code", "")]
         row = {**row, **tests, "test_setup_code": "\n".join(filter(None, setup))}
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
-        if not task.test_list or not any(count_asserts(test) != 0 for test in task.asserts):
+        if not task.test_list or not any(asserts_of(test) != [] for test in task.asserts):
             raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
         require_python(task.code, task.task_id, where)
         return task
@@ -110,8 +109,12 @@ class CodeTask(ProgramTask):
     @property
     def requirements(self) -> list[str]:
         """The asserts, as far as reading the tests tells how many there are; then the test that leaves it open."""
-        counted = len(showable(self.asserts))
-        return [part for test in self.asserts[:counted] for part in _asserts(test)] + self.asserts[counted:][:1]
+        found = []
+        for test in self.asserts:
+            if (parts := asserts_of(test)) is None:
+                return [*found, test]
+            found += parts
+        return found
 
     @property
     def function_names(self) -> list[str]:
@@ -242,49 +245,10 @@ def showable(tests: Sequence[str]) -> list[int]:
     """
     counts = []
     for test in tests:
-        if (count := count_asserts(test)) is None:
+        if (found := asserts_of(test)) is None:
             break
-        counts.append(count)
+        counts.append(len(found))
     return counts
-
-
-@lru_cache(maxsize=4096)
-def count_asserts(test: str) -> int | None:
-    """Returns how many asserts a test has, or None where it is no Python or only running it tells.
-
-    An exception that `pytest.raises` or a `raise AssertionError` asks for counts as one, as it does in a verdict.
-
-    Example:
-    ```python
-    >>> count_asserts("x = inc(1)\\nassert x == 2"), count_asserts("for n in range(9): assert inc(n) > n")
-    (1, None)
-
-    ```
-    """
-    try:
-        tree = ast.parse(test.strip())
-    except NOT_PYTHON:
-        return None
-    everywhere = sum(map(_is_outcome, ast.walk(tree)))
-    outermost = sum(map(_is_outcome, tree.body))
-    return outermost if outermost == everywhere else None
-
-
-def _is_outcome(node: ast.AST) -> bool:
-    """Whether a statement is one outcome of a verdict, as `sandbox.judge.body` numbers them."""
-    match node:
-        case ast.Assert() | ast.Raise(exc=ast.Name("AssertionError") | ast.Call(ast.Name("AssertionError"))):
-            return True
-        case ast.With(items=items):
-            return any(map(_names_raises, (item.context_expr for item in items)))
-        case ast.Expr(ast.Call(args=[_, _, *_]) as call):
-            return _names_raises(call)
-    return False
-
-
-def _names_raises(call: ast.AST) -> bool:
-    function = call.func if isinstance(call, ast.Call) else None
-    return (getattr(function, "attr", None) or getattr(function, "id", "")) in ("raises", "assertRaises")
 
 
 def _split(tests: list[Any], where: str) -> list[str]:
@@ -299,15 +263,9 @@ def _split(tests: list[Any], where: str) -> list[str]:
             raise DataError(f"{where}: the test {test!r:.80} is not Python: {error}.") from error
         if all(isinstance(one, ast.Expr) and not isinstance(one.value, ast.Call) for one in body):
             raise DataError(f"{where}: the test {test!r:.80} asserts nothing; make it an assert or leave it out.")
-        found += _asserts(test) if all(isinstance(one, ast.Assert) for one in body) else [test]
+        only_asserts = len(body) > 1 and all(isinstance(one, ast.Assert) for one in body)
+        found += (asserts_of(test) or []) if only_asserts else [test]
     return found
-
-
-def _asserts(test: str) -> list[str]:
-    """The source of each assert of a test, in order; a test that is one assert stays as it stands."""
-    body = ast.parse(test.strip()).body
-    found = [ast.get_source_segment(test.strip(), one) or "" for one in body if _is_outcome(one)]
-    return [test] if found and len(body) == 1 else found
 
 
 def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:

@@ -54,6 +54,10 @@ def left(private: bool) -> set[str]:
     return {str(path) for path in (*HOST.iterdir(), *shared)}
 
 
+def memory_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+
+
 def verdict_on(sandbox: Any, case: dict[str, Any]) -> Any:
     if "output" in case:
         return sandbox.check_script(case["code"], case["output"], stdin=case["stdin"])
@@ -63,12 +67,12 @@ def verdict_on(sandbox: Any, case: dict[str, Any]) -> Any:
 
 def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.socket], private: bool) -> Iterator[str]:
     """Run one case; yield every rule of the host that it broke."""
-    before, canary = left(private), (HOST / "canary.txt").stat()
+    before, canary, memory = left(private), (HOST / "canary.txt").stat(), memory_peak()
     for earlier in case.get("before", ()):
         sandbox.check(earlier["code"], earlier["tests"], setup=earlier["setup"])
     started = time.monotonic()
     verdict = verdict_on(sandbox, case)
-    if time.monotonic() - started > 3 * TIMEOUT * max(1.0, os.getloadavg()[0]):
+    if time.monotonic() - started > 2 * TIMEOUT * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))):
         yield f"{time.monotonic() - started:.1f} seconds"
     if verdict.ok and case["expected"] == "fail":
         yield "forged"
@@ -86,8 +90,8 @@ def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.sock
     yield from (name for name in case["host_check"].get("no_file", []) if os.path.exists(name))
     if not sandbox.check(HONEST, TESTS).ok or sandbox.check(WRONG, TESTS).ok:
         yield "the next check went wrong"
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 300 << 10:
-        yield "more than 300 MB in the trusted process"
+    if memory_peak() - memory > 64 << 10:
+        yield f"{memory_peak() - memory} KiB more in the trusted process"
 
 
 def main(cases: Path, skip: str) -> None:

@@ -28,6 +28,11 @@ class Unit:
     first: int
     last: int
 
+    @property
+    def is_step(self) -> bool:
+        """Whether it has no assert: what comes after it builds on it."""
+        return self.first == self.last
+
 
 @dataclass(frozen=True)
 class Body:
@@ -160,6 +165,32 @@ def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> 
     yield Unit(compile(_fixed(ast.Module(body, [])), "<tests>", "exec"), first, len(marker.statements))
     for call, start, last in calls:
         yield Unit(compile(call, "<tests>", "exec"), start, last)
+
+
+def asserts_of(test: str) -> list[str] | None:
+    """The asserts of a test, and the expected exceptions that count as one: each is an outcome of a verdict.
+
+    Args:
+        test: its source text.
+
+    Returns:
+        Their source texts in order; None where it is no Python, or where only running it tells how many count, because
+        one stands in a block or a function.
+
+    Example:
+        >>> asserts_of("x = inc(1)\\nassert x == 2"), asserts_of("for n in range(9): assert inc(n) > n")
+        (['assert x == 2'], None)
+    """
+    try:
+        test = test.strip()
+        tree, marker = ast.parse(test), _Marker()
+        outermost = {*map(id, tree.body)}
+        sources = {id(node): ast.get_source_segment(test, node) or "" for node in tree.body}
+        marker.mark(tree, test)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deep nesting
+        return None
+    found = [id(node) for _, node in marker.statements]
+    return [sources[one] for one in found] if outermost.issuperset(found) else None
 
 
 def _calls(statement: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:

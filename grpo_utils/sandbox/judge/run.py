@@ -203,8 +203,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
                 error = _stopped_by(unit.code, space, session)
                 if error is not None:
                     stops[number] = error
-                if number == 0 and error is not None:
-                    break
+                    if unit.is_step:
+                        break
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
@@ -229,7 +229,7 @@ def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseExcep
 
 def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], session: Session, tally: Tally) -> None:
     """One outcome per assert that ran, or that something kept from running."""
-    ended = session.stopped or stops.get(0)
+    ended = session.stopped or next((stops[index] for index in stops if body.units[index].is_step), None)
     for number in range(body.count):
         # a function that one part of the tests defines is perhaps called by a later one
         stop = ended or next((stops[index] for index in stops if number < body.units[index].last), None)
