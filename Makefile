@@ -12,7 +12,7 @@ help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 # a .venv that is there is kept, unless PYTHON is given and another
-INSTALL := $(PYTHON) -m grpo_utils.install $(if $(filter file,$(origin PYTHON)),,--this-python)
+INSTALL := $(PYTHON) -m install $(if $(filter file,$(origin PYTHON)),,--this-python)
 
 install:  ## make .venv and install the CPU profile from its lock: make install TORCH_INDEX=https://my.mirror/whl/cpu
 	@$(INSTALL)

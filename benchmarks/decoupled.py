@@ -18,8 +18,9 @@ from typing import Any
 
 from scipy import stats
 
-from grpo_utils import commands, evaluation, generation, recipes, results, runs, training
-from grpo_utils.statistics import Interval
+from grpo_utils import runs, training
+from grpo_utils.evaluation import Interval
+from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
 LEARNED_FROM = {"reward": "reward", "tests": "rewards/tests/mean", "strict format": "rewards/strict_format/mean"}
@@ -51,10 +52,10 @@ def trained(name: str, steps: int, use_vllm: bool, record: Path, warm_start: Pat
         warm_start: a run's folder of checkpoints, whose warm start this run takes over.
     """
     settings = {"name": name, "grpo.max_steps": steps, "grpo.save_steps": steps, "grpo.use_vllm": use_vllm}
-    recipe = recipes.load("cpu-vllm", settings)
-    run = runs.outputs() / name
+    recipe = runs.load_recipe("cpu-vllm", settings)
+    run = runs.outputs_folder() / name
     shutil.rmtree(run, ignore_errors=True)
-    runs.start(recipe)
+    runs.start_run(recipe)
     (run / "evaluations").mkdir()
     shutil.copy(record, run / "evaluations")
     if warm_start:
@@ -100,14 +101,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--steps", type=int, default=16)
     steps = parser.parse_args().steps
-    record = evaluation.record_path(runs.outputs() / "cpu-code", results.BASE, "train", 1)
-    runs.need(record, "03_reward_design")
-    generation.coupled = timed(generation.coupled)
-    generation.VllmServer.rollouts = timed(generation.VllmServer.rollouts)
-    generation.VllmServer.sync_weights = timed(generation.VllmServer.sync_weights)
+    record = runs.record_path(runs.outputs_folder() / "cpu-code", runs.BASE, "train", 1)
+    runs.need_file(record, "03_reward_design")
+    training.coupled = timed(training.coupled)
+    training.VllmServer.rollouts = timed(training.VllmServer.rollouts)
+    training.VllmServer.sync_weights = timed(training.VllmServer.sync_weights)
     decoupled = trained("decoupled", steps, True, record, None)
-    coupled = trained("coupled", steps, False, record, runs.outputs() / "decoupled" / "checkpoints")
-    grpo = recipes.load("cpu-vllm").grpo
+    coupled = trained("coupled", steps, False, record, runs.outputs_folder() / "decoupled" / "checkpoints")
+    grpo = runs.load_recipe("cpu-vllm").grpo
     error = noise(
         coupled, decoupled, completions=grpo["per_device_train_batch_size"] * grpo["gradient_accumulation_steps"]
     )
@@ -122,9 +123,9 @@ def main() -> None:
         f"The sampling of completions alone gives the difference in reward a standard error of at most {error:.3f}. "
         f"Importance-sampling ratio of the decoupled run: {min(ratios):.3f} to {max(ratios):.3f} (means of steps).",
     ]
-    runs.write(RESULTS / "decoupled.md", "\n".join(lines) + "\n")
+    runs.write_file(RESULTS / "decoupled.md", "\n".join(lines) + "\n")
     print("", *lines, sep="\n")
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

@@ -24,9 +24,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from grpo_utils import commands, evaluation, policy, recipes, runs, tasks, training
+from grpo_utils import evaluation, policy, runs, tasks, training
 from grpo_utils.policy import Policy, Sampled
-from grpo_utils.recipes import Recipe
+from grpo_utils.runs import Recipe, commands
 from grpo_utils.sandbox import Sandbox
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.md"
@@ -39,13 +39,13 @@ def settings(arguments: argparse.Namespace) -> Recipe:
     name, overrides = commands.parameters_of(arguments)
     samples = {"train": {1: 0}, "validation": dict.fromkeys(SHOTS, 0), "test": {0: 1}}
     only = {"name": "evaluation-benchmark", "evaluation.samples": samples}
-    return recipes.load(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})
+    return runs.load_recipe(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})
 
 
 def make_adapters(recipe: Recipe, run: Path, count: int) -> list[str]:
     """Writes `count` different adapters to `run/checkpoints`, as a training would, and returns their names."""
     start = training.warm_start(recipe, run)
-    base = policy.load(recipe.model).model
+    base = policy.load_policy(recipe.model).model
     names = [f"checkpoint-{i + 1}" for i in range(count)]
     for i, name in enumerate(names):
         adapted = PeftModel.from_pretrained(base, start) if start else get_peft_model(base, LoraConfig(**recipe.lora))
@@ -65,19 +65,19 @@ def plain(recipe: Recipe, run: Path, checkpoint: str) -> None:
     """Evaluates one checkpoint as a plain script does: load, adapter, `generate` in file order, score."""
     tokenizer = policy.load_tokenizer(recipe.model)
     base = AutoModelForCausalLM.from_pretrained(
-        policy.resolve(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
+        policy.resolve_model(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
     )
     current = Policy(PeftModel.from_pretrained(base, run / "checkpoints" / checkpoint).eval(), tokenizer)
     batch, size = tasks.load_split(recipe, "validation"), recipe.evaluation.batch_size
     found: dict[int, list[str]] = {}
     with Sandbox() as sandbox, torch.inference_mode():
         for shots in SHOTS:
-            chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe, shots)) for task in batch]
+            chats = [tasks.prompt_messages(task, recipe.prompt, tasks.worked_examples(recipe, shots)) for task in batch]
             chunks = [chats[first : first + size] for first in range(0, len(chats), size)]
             completions = [one for chunk in chunks for one in _generate(current, chunk, recipe)]
-            evaluation.score(batch, completions, recipe, sandbox)
+            evaluation.score_completions(batch, completions, recipe, sandbox)
             found[shots] = [one.text for one in completions]
-    runs.write(run / "plain" / f"{checkpoint}.json", json.dumps(found))
+    runs.write_file(run / "plain" / f"{checkpoint}.json", json.dumps(found))
 
 
 def _generate(current: Policy, chats: Sequence[list[tasks.Message]], recipe: Recipe) -> list[Sampled]:
@@ -113,7 +113,7 @@ def compare_sweeps(recipe: Recipe, run: Path, checkpoints: list[str], arguments:
 
 
 def _record(run: Path, checkpoint: str, shots: int) -> list[dict]:
-    path = evaluation.record_path(run, checkpoint, "validation", shots)
+    path = runs.record_path(run, checkpoint, "validation", shots)
     return json.loads(path.read_text(encoding="utf-8"))["tasks"]
 
 
@@ -122,10 +122,10 @@ def _record(run: Path, checkpoint: str, shots: int) -> list[dict]:
 
 def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
     """Times batches of prompts of similar length against batches in file order, and returns rows of the table."""
-    loaded, rows = policy.load(recipe.model), []
+    loaded, rows = policy.load_policy(recipe.model), []
     for name in (recipe.dataset.name, "human-eval"):
-        batch = tasks.load(name, "test")[: len(tasks.load_split(recipe, "validation"))]
-        chats = [tasks.messages(task, recipe.prompt, []) for task in batch]
+        batch = tasks.load_tasks(name, "test")[: len(tasks.load_split(recipe, "validation"))]
+        chats = [tasks.prompt_messages(task, recipe.prompt, []) for task in batch]
         lengths = [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, chats)]
         by_length = [chats[i] for i in sorted(range(len(chats)), key=lengths.__getitem__)]
         taken: list[list[float]] = [[], []]
@@ -145,13 +145,15 @@ def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
 
 def _write(loaded: Policy, chats: list[list[tasks.Message]], recipe: Recipe) -> None:
     limit = recipe.evaluation.max_new_tokens
-    policy.generate(loaded, chats, [None] * len(chats), temperature=1.0, max_new_tokens=limit, batch_size=BATCH)
+    policy.generate_completions(
+        loaded, chats, [None] * len(chats), temperature=1.0, max_new_tokens=limit, batch_size=BATCH
+    )
 
 
 def main() -> None:
     """Compares, prints the table and writes it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    commands.add_arguments(parser)
+    commands.add_recipe_options(parser)
     parser.add_argument("--checkpoints", type=int, default=6)
     parser.add_argument("--tasks", type=int, default=24)
     parser.add_argument("--plain", help=argparse.SUPPRESS)  # the checkpoint of a process of the other side
@@ -160,12 +162,12 @@ def main() -> None:
     if arguments.run:
         parser.error("--run: this benchmark has a folder of its own")
     recipe = settings(arguments)
-    run = runs.outputs() / recipe.name
+    run = runs.outputs_folder() / recipe.name
     if arguments.plain:
         plain(recipe, run, arguments.plain)
         return
     shutil.rmtree(run, ignore_errors=True)
-    runs.start(recipe)
+    runs.start_run(recipe)
     checkpoints = make_adapters(recipe, run, arguments.checkpoints)
     again = ["--recipe", arguments.recipe, "--tasks", str(arguments.tasks)]
     again += [f"--set={value}" for value in arguments.set]
@@ -178,10 +180,10 @@ def main() -> None:
         *compare_sweeps(recipe, run, checkpoints, again),
         *compare_orders(recipe),
     ]
-    runs.write(arguments.output, "\n".join(lines) + "\n")
+    runs.write_file(arguments.output, "\n".join(lines) + "\n")
     print(*lines, sep="\n")
     shutil.rmtree(run)
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

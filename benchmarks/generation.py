@@ -47,20 +47,20 @@ def write(side: str) -> list[float]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from grpo_utils import policy, recipes, tasks
+    from grpo_utils import policy, runs, tasks
 
-    recipe = recipes.load("cpu-code")
+    recipe = runs.load_recipe("cpu-code")
     if side == "ours":
-        loaded = policy.load(recipe.model)
+        loaded = policy.load_policy(recipe.model)
     else:
         plain = AutoModelForCausalLM.from_pretrained(
-            policy.resolve(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
+            policy.resolve_model(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
         )
         loaded = policy.Policy(plain.eval(), policy.load_tokenizer(recipe.model))
     loaded.model.generation_config.eos_token_id = [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
-    batch, taken = tasks.load("starter", "train")[:BATCH], []
+    batch, taken = tasks.load_tasks("starter", "train")[:BATCH], []
     for shots in SHOTS:
-        chats = [tasks.messages(task, recipe.prompt, tasks.examples(recipe, shots)) for task in batch]
+        chats = [tasks.prompt_messages(task, recipe.prompt, tasks.worked_examples(recipe, shots)) for task in batch]
         taken.append(seconds(lambda chats=chats: _write(side, loaded, chats), repeats=1))  # `compare_sides` repeats
     return [*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
 
@@ -70,7 +70,7 @@ def _write(side: str, loaded: Any, chats: list[Any]) -> None:
 
     if side == "ours":
         seeds = list(range(BATCH))
-        policy.generate(loaded, chats, seeds, temperature=1.0, max_new_tokens=TOKENS, batch_size=BATCH)
+        policy.generate_completions(loaded, chats, seeds, temperature=1.0, max_new_tokens=TOKENS, batch_size=BATCH)
         return
     inputs = loaded.tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
@@ -98,9 +98,9 @@ def decode() -> list[float]:
     """Seconds of one decoding step."""
     import torch
 
-    from grpo_utils import policy, recipes
+    from grpo_utils import policy, runs
 
-    model = policy.load(recipes.load("cpu-code").model).model
+    model = policy.load_policy(runs.load_recipe("cpu-code").model).model
     token = torch.ones(BATCH, 1, dtype=torch.long)
     with torch.inference_mode():
         cache = model(input_ids=torch.ones(BATCH, 64, dtype=torch.long), logits_to_keep=1).past_key_values
@@ -137,7 +137,7 @@ def main() -> None:
         *compare_sides(),
         *compare_spin(),
     ]
-    runs.write(RESULTS, "\n".join(lines) + "\n")
+    runs.write_file(RESULTS, "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 
 

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpo_utils import commands, memory, policy, recipes, runs, training
+from grpo_utils import policy, runs, training
+from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
 SHAPES: dict[str, Any] = {
@@ -55,20 +56,20 @@ def make_model(shape: str, folder: Path) -> None:
         config = LlamaConfig(**SHAPES[shape], bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
         model: Any = LlamaForCausalLM(config)
     model.to(torch.bfloat16).save_pretrained(folder)
-    policy.load_tokenizer(recipes.load("smoke-code").model).save_pretrained(folder)
+    policy.load_tokenizer(runs.load_recipe("smoke-code").model).save_pretrained(folder)
 
 
-def recipe_of(variant: str, model: str, length: int, steps: int) -> recipes.Recipe:
+def recipe_of(variant: str, model: str, length: int, steps: int) -> runs.Recipe:
     """Returns the recipe of a variant: the A100's, on the tasks that ship, with completions of `length` tokens.
 
     A model with random weights writes its end token once in as many tokens as it has, so completions reach the limit.
     """
-    settings = dict(recipes.load("llama3-8b-mbpp-a100").grpo)
+    settings = dict(runs.load_recipe("llama3-8b-mbpp-a100").grpo)
     settings |= {"max_steps": steps, "max_completion_length": length, "save_steps": steps, "use_vllm": False}
     if not torch.cuda.is_available():
         settings["optim"] = "adamw_torch"  # the paged optimiser is bitsandbytes', on a GPU
     if variant == "TRL's defaults":
-        settings = {key: settings[key] for key in (*recipes.NEEDED["grpo"], "save_steps", "logging_steps")}
+        settings = {key: settings[key] for key in (*runs.NEEDED["grpo"], "save_steps", "logging_steps")}
     if variant == "recipe, vLLM":
         settings |= {"use_vllm": True}
     changes = {
@@ -78,21 +79,21 @@ def recipe_of(variant: str, model: str, length: int, steps: int) -> recipes.Reci
         "grpo": settings,
         "model.name": model,
     }
-    return recipes.load("llama3-8b-mbpp-a100", changes | {"model.load_in_4bit": variant == "recipe, NF4"})
+    return runs.load_recipe("llama3-8b-mbpp-a100", changes | {"model.load_in_4bit": variant == "recipe, NF4"})
 
 
-def measure(recipe: recipes.Recipe) -> dict[str, Any]:
+def measure(recipe: runs.Recipe) -> dict[str, Any]:
     """Trains, and returns the median seconds of a step after the first, the peak of memory and its estimate, in GB."""
-    run = runs.start(recipe)
+    run = runs.start_run(recipe)
     training.train(recipe, run)
-    seconds = [entry["step_time"] for entry in training.read_log(run / "training_log.jsonl") if "step_time" in entry]
+    seconds = [entry["step_time"] for entry in runs.read_log(run / "training_log.jsonl") if "step_time" in entry]
     cuda = torch.cuda.is_available()
     card = torch.cuda.get_device_properties(0).total_memory if cuda else 0
-    needed = memory.estimate(recipe, policy.load_config(recipe.model), card)
+    needed = training.estimate_memory(recipe, policy.load_model_config(recipe.model), card)
     return {
         "seconds": median(seconds[1:]),
-        "peak": torch.cuda.max_memory_reserved() / memory.GB if cuda else None,
-        "estimate": (needed.peak - memory.CONTEXT) / memory.GB,  # PyTorch does not count CUDA's context
+        "peak": torch.cuda.max_memory_reserved() / training.GB if cuda else None,
+        "estimate": (needed.peak - training.CONTEXT) / training.GB,  # PyTorch does not count CUDA's context
     }
 
 
@@ -131,7 +132,7 @@ def main() -> None:
             rows.append(row(variant, json.loads(done.stdout.splitlines()[-1]), arguments.length))
             print(rows[-1], flush=True)
     if arguments.shape != "tiny":
-        runs.write(RESULTS / "gpu.md", report(rows, arguments.length))
+        runs.write_file(RESULTS / "gpu.md", report(rows, arguments.length))
 
 
 def report(rows: list[str], length: int) -> str:
@@ -150,4 +151,4 @@ def report(rows: list[str], length: int) -> str:
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from grpo_utils.statistics import (
+from grpo_utils.evaluation import (
     across_seeds,
     best_of,
     bootstrap_mean,

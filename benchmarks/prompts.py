@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from grpo_utils import commands, evaluation, recipes, results, runs
+from grpo_utils import evaluation, runs
+from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
 SHORT = "base, shorter prompt"
 
 
-def measured(recipe: recipes.Recipe) -> pd.DataFrame:
+def measured(recipe: runs.Recipe) -> pd.DataFrame:
     """Returns the records of the base on validation, measured now unless they are there."""
-    run = runs.start(recipe)
-    evaluation.sweep(recipe, run, [results.BASE], "validation")
-    records = results.load_records(run)
-    return records.loc[(records.checkpoint == results.BASE) & (records.split == "validation")]
+    run = runs.start_run(recipe)
+    evaluation.sweep(recipe, run, [runs.BASE], "validation")
+    records = evaluation.load_records(run)
+    return records.loc[(records.checkpoint == runs.BASE) & (records.split == "validation")]
 
 
 def main() -> None:
@@ -30,10 +31,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--recipe", default="cpu-math")
     arguments = parser.parse_args()
-    recipe = recipes.load(arguments.recipe)
+    recipe = runs.load_recipe(arguments.recipe)
     shorter, _, line = recipe.prompt.system.rstrip().rpartition("\n")
     name = f"{recipe.name}-shorter-prompt"
-    without = measured(recipes.load(arguments.recipe, {"prompt.system": shorter, "name": name}))
+    without = measured(runs.load_recipe(arguments.recipe, {"prompt.system": shorter, "name": name}))
     records = pd.concat([measured(recipe), without.assign(checkpoint=SHORT)])
     lines = [
         f"`python benchmarks/prompts.py --recipe {recipe.name}`: the base on {records.task_id.nunique()} validation "
@@ -44,18 +45,18 @@ def main() -> None:
     ]
     for shots in sorted(set(records.shots)):
         for score in ("strict", "lenient", "format"):
-            before, after = (SHORT, shots), (results.BASE, shots)
-            gain, p_value = results.difference(records, after, before, "validation", score, greedy=True)
+            before, after = (SHORT, shots), (runs.BASE, shots)
+            gain, p_value = evaluation.paired_difference(records, after, before, "validation", score, greedy=True)
             means = [
-                100 * results.per_task(records, policy, "validation", shots, score, greedy=True).mean()
-                for policy in (SHORT, results.BASE)
+                100 * evaluation.per_task(records, policy, "validation", shots, score, greedy=True).mean()
+                for policy in (SHORT, runs.BASE)
             ]
             lines.append(
                 f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {gain.in_points()} | {p_value:.2g} |"
             )
-    runs.write(RESULTS / f"{recipe.name}-prompts.md", "\n".join(lines) + "\n")
+    runs.write_file(RESULTS / f"{recipe.name}-prompts.md", "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

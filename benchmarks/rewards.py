@@ -57,7 +57,7 @@ def score(names: list[str], completions: list[str]) -> None:
     size = len(completions)
     columns = {"answer": ["42"] * size, "completion_ids": [[0] * 60] * size}
     programs = {"asserts": [["assert inc(1) == 2"]] * size, "names": [["inc"]] * size}
-    for function in rewards.build(dict.fromkeys(names, 1.0), max_completion_length=100)[0]:
+    for function in rewards.build_rewards(dict.fromkeys(names, 1.0), max_completion_length=100)[0]:
         own = programs if function.__name__ == "defines_function" else columns
         function(completions, **own)
 

@@ -9,45 +9,46 @@ import argparse
 import shutil
 from pathlib import Path
 
-from grpo_utils import commands, evaluation, recipes, results, runs, training
-from grpo_utils.statistics import across_seeds, bootstrap_mean
+from grpo_utils import evaluation, runs, training
+from grpo_utils.evaluation import across_seeds, bootstrap_mean
+from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def measured(name: str, seed: int) -> tuple[recipes.Recipe, Path]:
+def measured(name: str, seed: int) -> tuple[runs.Recipe, Path]:
     """Trains and measures one seed unless that is done, and returns its recipe and its run's folder."""
-    recipe = recipes.load(name)
-    finished = runs.outputs() / recipe.name
-    runs.need(finished / "results.csv", "05_checkpoint_evaluation")
+    recipe = runs.load_recipe(name)
+    finished = runs.outputs_folder() / recipe.name
+    runs.need_file(finished / "results.csv", "05_checkpoint_evaluation")
     if seed == recipe.seed:
         return recipe, finished
     samples = {split: dict(plan) for split, plan in recipe.evaluation.samples.items()}
     samples["validation"] = {recipe.prompt.shots: samples["validation"][recipe.prompt.shots]}
-    recipe = recipes.load(name, {"seed": seed, "name": f"{recipe.name}-seed-{seed}", "evaluation.samples": samples})
-    run = runs.start(recipe)
+    recipe = runs.load_recipe(name, {"seed": seed, "name": f"{recipe.name}-seed-{seed}", "evaluation.samples": samples})
+    run = runs.start_run(recipe)
     (run / "evaluations").mkdir(exist_ok=True)
     for record in finished.glob("evaluations/base.*.json"):
         shutil.copy(record, run / "evaluations")
     training.train(recipe, run)
     evaluation.sweep(recipe, run, [folder.name for folder in runs.checkpoints(run)], "validation")
-    best = results.choose(results.load_records(run), recipe.prompt.shots)
-    warm_start = [results.WARM_START] if recipe.warm_start else []
+    best = evaluation.choose_checkpoint(evaluation.load_records(run), recipe.prompt.shots)
+    warm_start = [runs.WARM_START] if recipe.warm_start else []
     evaluation.sweep(recipe, run, [*warm_start, best], "test", [recipe.prompt.shots])
     return recipe, run
 
 
-def changes(recipe: recipes.Recipe, run: Path) -> tuple[str, dict[str, list[float]]]:
+def changes(recipe: runs.Recipe, run: Path) -> tuple[str, dict[str, list[float]]]:
     """Returns the chosen checkpoint, and its gains in strict sampled pass@1 per test task: in all, and GRPO's share."""
-    records, shots = results.load_records(run), recipe.prompt.shots
-    best = results.choose(records, shots)
-    before = {"against the base's best prompt": (results.BASE, results.best_prompt(records))}
+    records, shots = evaluation.load_records(run), recipe.prompt.shots
+    best = evaluation.choose_checkpoint(records, shots)
+    before = {"against the base's best prompt": (runs.BASE, evaluation.best_prompt(records))}
     if recipe.warm_start:
-        before["of which GRPO, after the warm start"] = (results.WARM_START, shots)
-    after = results.per_task(records, best, "test", shots, "strict", greedy=False)
+        before["of which GRPO, after the warm start"] = (runs.WARM_START, shots)
+    after = evaluation.per_task(records, best, "test", shots, "strict", greedy=False)
     gains = {}
     for label, (name, number) in before.items():
-        gains[label] = (after - results.per_task(records, name, "test", number, "strict", greedy=False)).tolist()
+        gains[label] = (after - evaluation.per_task(records, name, "test", number, "strict", greedy=False)).tolist()
     return best, gains
 
 
@@ -77,9 +78,9 @@ def main() -> None:
         *rows,
         f"| all | | {over_all} |",
     ]
-    runs.write(RESULTS / f"{recipes.load(arguments.recipe).name}-seeds.md", "\n".join(lines) + "\n")
+    runs.write_file(RESULTS / f"{runs.load_recipe(arguments.recipe).name}-seeds.md", "\n".join(lines) + "\n")
     print("", *lines, sep="\n")
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

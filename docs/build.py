@@ -17,9 +17,9 @@ from typing import Any
 import nbformat
 
 import grpo_utils
-from grpo_utils import commands, plots, recipes, reproduce, runs
-from grpo_utils.recipes import Recipe
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs
+from grpo_utils.runs import ROOT, Recipe, chain, commands
+from grpo_utils.show import plots
 
 SITE = ROOT / "_site"
 FILES = (
@@ -59,7 +59,7 @@ def stage(run: Path, folder: Path, notes: dict[Path, str], command: str) -> None
     for caption, pages in contents.items():
         names = "".join(f"/{page.with_suffix('')}\n" for page in pages)
         index += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}```\n"
-    runs.write(folder / "index.md", index)
+    runs.write_file(folder / "index.md", index)
 
 
 def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
@@ -68,10 +68,10 @@ def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
 
 def provenance(recipe: Recipe, parameters: dict[str, Any], command: str) -> dict[Path, str]:
     """Returns for every notebook a sentence on its outputs: which command made them, and whether with today's code."""
-    run, notes = runs.outputs() / recipe.name, {}
-    for path, stamp in reproduce.stamps(recipe, parameters).items():
+    run, notes = runs.outputs_folder() / recipe.name, {}
+    for path, stamp in chain.stamps(recipe, parameters).items():
         made_by = f"`{command} --only {path.name[:2]}`"
-        if reproduce.is_done(run, path, stamp):
+        if chain.is_executed(run, path, stamp):
             notes[path] = f"Executed by {made_by}."
         elif (run / "notebooks" / path.name).is_file():
             notes[path] = f"Executed by {made_by}, with an earlier version of the code or the data."
@@ -88,7 +88,7 @@ def stage_notebook(path: Path, run: Path, folder: Path, note: str) -> Path:
     for key in ("papermill", "widgets"):
         notebook.metadata.pop(key, None)
     page = Path("notebooks") / path.name
-    runs.write(folder / page, nbformat.writes(notebook))
+    runs.write_file(folder / page, nbformat.writes(notebook))
     return page
 
 
@@ -104,14 +104,14 @@ def stage_results(run: Path, folder: Path, command: str) -> Path:
     ]
     lines += [(run / "results.md").read_text(encoding="utf-8")]
     (folder / "results").mkdir()
-    for path in reproduce.notebooks():
+    for path in chain.list_notebooks():
         code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
         for figure in sorted((run / "figures").glob("*.svg")):
             if f'"{figure.stem}"' in code:
                 shutil.copyfile(figure, folder / "results" / figure.name)
                 caption = f"{plots.CAPTIONS.get(figure.stem, '')} Made by `{command} --only {path.name[:2]}`.".strip()
                 lines += [f"![{figure.stem}]({figure.name})", "", caption, ""]
-    runs.write(folder / "results" / "run.md", "\n".join(lines))
+    runs.write_file(folder / "results" / "run.md", "\n".join(lines))
     return Path("results/run.md")
 
 
@@ -122,7 +122,7 @@ def stage_reference(folder: Path) -> list[Path]:
     for name in names:
         title = name.removeprefix("grpo_utils.")
         text = f"{title}\n{'=' * len(title)}\n\n.. automodule:: {name}\n   :members:\n   :ignore-module-all:\n"
-        runs.write(folder / "reference" / f"{title}.rst", text)
+        runs.write_file(folder / "reference" / f"{title}.rst", text)
     return [Path(f"reference/{name.removeprefix('grpo_utils.')}.rst") for name in names]
 
 
@@ -131,12 +131,12 @@ def main() -> None:
     from sphinx.cmd.build import main as sphinx
 
     parser = argparse.ArgumentParser(prog="python docs/build.py", description=main.__doc__)
-    commands.add_arguments(parser)
+    commands.add_recipe_options(parser)
     name, overrides = commands.parameters_of(parser.parse_args())
-    recipe = recipes.load(name, overrides)
+    recipe = runs.load_recipe(name, overrides)
     command = shlex.join(["python", "-m", "grpo_utils.reproduce", *sys.argv[1:]])
-    run = runs.outputs() / recipe.name
-    runs.need(run / "results.md", "05_checkpoint_evaluation")
+    run = runs.outputs_folder() / recipe.name
+    runs.need_file(run / "results.md", "05_checkpoint_evaluation")
     notes = provenance(recipe, {"RECIPE": name, "OVERRIDES": overrides}, command)
     shutil.rmtree(SITE, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -148,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

@@ -44,11 +44,11 @@ from typing import Any
 
 import yaml
 
-from grpo_utils import commands, rewards, runs, tasks
+from grpo_utils import rewards, runs, tasks
+from grpo_utils.evaluation import wilson
 from grpo_utils.extractors import FENCE, extract_hash_answer
-from grpo_utils.recipes import Recipe
+from grpo_utils.runs import Recipe, commands
 from grpo_utils.sandbox import Check, Sandbox
-from grpo_utils.statistics import wilson
 from grpo_utils.tasks import CodeTask, MathsTask, Message
 
 MAX_NEW_TOKENS = 256
@@ -76,7 +76,7 @@ def _first(examples: list[Any], shots: int) -> list[Any]:
 
 def mbpp(split: str) -> list[CodeTask]:
     """Returns the tasks of one split of MBPP."""
-    return [task for task in tasks.load("mbpp", split) if isinstance(task, CodeTask)]
+    return [task for task in tasks.load_tasks("mbpp", split) if isinstance(task, CodeTask)]
 
 
 def mbpp_messages(task: CodeTask, shown: Sequence[CodeTask]) -> list[Message]:
@@ -252,7 +252,7 @@ def prompts(task: str, shots: int, limit: int | None = None) -> tuple[list[Any],
     if task == "mbpp_instruct":
         documents, shown = mbpp("test")[:limit], mbpp_examples(shots)
         return documents, [mbpp_messages(document, shown) for document in documents]
-    documents = [task for task in tasks.load("gsm8k", "test") if isinstance(task, MathsTask)][:limit]
+    documents = [task for task in tasks.load_tasks("gsm8k", "test") if isinstance(task, MathsTask)][:limit]
     examples = gsm8k_examples(shots) if shots else []
     return documents, [gsm8k_messages(document.text, examples) for document in documents]
 
@@ -272,7 +272,7 @@ def scores(task: str, documents: Sequence[Any], completions: Sequence[str], sand
     pairs = list(zip(documents, completions, strict=True))
     if task == "mbpp_instruct":
         checks = [mbpp_check(document, completion) for document, completion in pairs]
-        return {"pass_at_1": [verdict.ok for verdict in rewards.judge(checks, sandbox)]}
+        return {"pass_at_1": [verdict.ok for verdict in rewards.judge_checks(checks, sandbox)]}
     return {
         name: [gsm8k_correct(cut(text, GSM8K_STOPS), f"#### {document.answer}", is_strict) for document, text in pairs]
         for name, is_strict in (("strict-match", True), ("flexible-extract", False))
@@ -299,15 +299,15 @@ def measure(
     Raises:
         UserError: something is missing, does not fit the model, or failed; the text says what.
     """
-    from grpo_utils import identity, policy  # torch, which the rules above do without
+    from grpo_utils import policy  # torch, which the rules above do without
 
     documents, chats = prompts(task, shots, limit)
-    adapter = None if checkpoint == "base" else runs.need(run / "checkpoints" / checkpoint, "04_grpo_training")
-    base = identity.of_base(recipe.model)
+    adapter = None if checkpoint == "base" else runs.need_file(run / "checkpoints" / checkpoint, "04_grpo_training")
+    base = policy.identify_base(recipe.model)
     settings = {"task": task, "shots": shots, "limit": limit, "checkpoint": checkpoint, **base}
-    settings["adapter_sha256"] = identity.of_adapter(adapter, base)
-    with policy.adapted(policy.load(recipe.model), adapter) as current, Sandbox() as sandbox:
-        completions = policy.generate(
+    settings["adapter_sha256"] = policy.identify_adapter(adapter, base)
+    with policy.with_adapter(policy.load_policy(recipe.model), adapter) as current, Sandbox() as sandbox:
+        completions = policy.generate_completions(
             current,
             chats if base["chat_template_sha256"] else [as_text(chat) for chat in chats],
             [None] * len(chats),
@@ -320,14 +320,14 @@ def measure(
     part = f".first{limit}" if limit else ""
     path = run / "comparability" / f"{task}.{checkpoint}.{shots}shot{part}.json"
     record = {"settings": settings, "completions": texts, "scores": found}
-    runs.write(path, json.dumps(record, indent=1, ensure_ascii=False))
+    runs.write_file(path, json.dumps(record, indent=1, ensure_ascii=False))
     return path, found
 
 
 def main() -> None:
     """Measures a policy by lm-evaluation-harness's prompt and rule, greedily, and prints and keeps the result."""
     parser = argparse.ArgumentParser(prog="python -m grpo_utils.comparability", description=main.__doc__)
-    commands.add_arguments(parser)
+    commands.add_recipe_options(parser)
     parser.add_argument("--checkpoint", default="base", help="base or checkpoint-N (default: base)")
     parser.add_argument("--task", default="mbpp_instruct", choices=["mbpp_instruct", "gsm8k_cot_llama"])
     parser.add_argument("--shots", type=int, default=0, help="worked examples in the prompt (default: 0)")
@@ -336,8 +336,8 @@ def main() -> None:
     recipe = commands.recipe_of(arguments)
     prompts(arguments.task, arguments.shots, arguments.limit)  # a wrong call makes no folder
     if arguments.checkpoint != "base":
-        runs.need(runs.outputs() / recipe.name / "checkpoints" / arguments.checkpoint, "04_grpo_training")
-    run = runs.start(recipe)
+        runs.need_file(runs.outputs_folder() / recipe.name / "checkpoints" / arguments.checkpoint, "04_grpo_training")
+    run = runs.start_run(recipe)
     path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)
     for name, right in found.items():
         print(f"{arguments.task}, {arguments.shots}-shot, {name}: {wilson(sum(right), len(right))}, n = {len(right)}")
@@ -345,4 +345,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

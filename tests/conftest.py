@@ -29,7 +29,7 @@ def tiny_model(tmp_path_factory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from grpo_utils import policy
-    from grpo_utils.recipes import Model
+    from grpo_utils.runs import Model
 
     folder = tmp_path_factory.mktemp("tiny") / "model"
     tokenizer = policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct"))

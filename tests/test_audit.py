@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import audit, recipes, rewards, tasks
-from grpo_utils.audit import AuditError, Example
-from grpo_utils.errors import UserError
+from grpo_utils import rewards, runs, tasks
 from grpo_utils.extractors import extract_tag
-from grpo_utils.rewards import REGISTRY, reward, texts
+from grpo_utils.rewards import REGISTRY, audit, reward, texts
+from grpo_utils.rewards.audit import AuditError, Example
+from grpo_utils.runs import UserError
 
 TAGS = ("thought", "answer")
 MATHS = {"hard_correctness", "soft_correctness", "numeric", "integer"}
@@ -21,21 +21,21 @@ DATA = os.environ.get("GRPO_DATA_DIR")
 
 def report_on(names: set[str], examples: list[Example], tags=TAGS, weights=None) -> audit.Audit:
     settings = {"tags": tags, "visible_asserts": 1, "max_completion_length": LIMIT}
-    functions, chosen = rewards.build(weights or dict.fromkeys(sorted(names), 1.0), **settings)
-    return audit.audit(functions, examples, tags, weights=chosen, max_completion_length=LIMIT)
+    functions, chosen = rewards.build_rewards(weights or dict.fromkeys(sorted(names), 1.0), **settings)
+    return audit.audit_rewards(functions, examples, tags, weights=chosen, max_completion_length=LIMIT)
 
 
 def programs(name: str) -> list[Example]:
-    batch = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
+    batch = [task for split in tasks.SPLITS for task in tasks.load_tasks(name, split)]
     # the reference of MBPP 123 computes for 2.7 of the sandbox's 3 seconds: too close on a busy machine
     batch = [task for task in batch if (name, task.task_id) != ("mbpp", 123)]
-    return audit.examples(batch, recipes.load("cpu-code").prompt)
+    return audit.audit_examples(batch, runs.load_recipe("cpu-code").prompt)
 
 
 def word_problems(tags: tuple[str, str] = TAGS) -> list[Example]:
     rows = [("6 * 7?", "Six times seven:\n42.", "42"), ("1 / 4 of -4?", "A quarter.", "-1"), ("1 - 1?", "0.", "0")]
     batch = [tasks.MathsTask(task_id=0, text=text, solution=solution, answer=gold) for text, solution, gold in rows]
-    return audit.examples(batch, recipes.load("cpu-code", {"prompt.tags": tags}).prompt)
+    return audit.audit_examples(batch, runs.load_recipe("cpu-code", {"prompt.tags": tags}).prompt)
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_every_reward_for_programs_keeps_its_promises_on_every_task(name):
 def test_every_reward_for_maths_keeps_its_promises_on_gsm8k():
     if not (DATA and (Path(DATA) / "gsm8k").is_dir()):
         pytest.skip("GSM8K is not in GRPO_DATA_DIR")
-    batch = [task for split in tasks.SPLITS for task in tasks.load("gsm8k", split)]
+    batch = [task for split in tasks.SPLITS for task in tasks.load_tasks("gsm8k", split)]
     assert len(batch) == 7473 + 1319
-    problems = audit.examples(batch, recipes.load("cpu-code").prompt)
+    problems = audit.audit_examples(batch, runs.load_recipe("cpu-code").prompt)
     report = report_on(MATHS | {"strict_format", "soft_format", "tag_count"}, problems)
     assert report.failures == []
 
@@ -81,7 +81,7 @@ def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
 
 
 def test_the_reward_of_the_readme_passes_on_the_starter_tasks(planted):
-    readme = (tasks.ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (runs.ROOT / "README.md").read_text(encoding="utf-8")
     block = readme[readme.index("@reward(") :].partition("```")[0]
     exec(block, {"reward": reward, "texts": texts})
     assert report_on(set(), programs("starter"), weights={"tests": 1.0, "brief": 0.25}).failures == []
@@ -103,7 +103,7 @@ def test_a_pattern_whose_dot_stops_at_a_line_break_is_caught(planted):
 
 def test_comparing_42_dollars_with_42_is_caught():
     dollars = tasks.MathsTask(task_id=0, text="6 * 7?", solution="Six times seven.", answer="$42")
-    examples = audit.examples([dollars], recipes.load("cpu-code").prompt)
+    examples = audit.audit_examples([dollars], runs.load_recipe("cpu-code").prompt)
     stripped = [Example(e.question, e.gold, e.wrong, {"answer": "42"}) for e in examples]
     assert report_on({"hard_correctness"}, stripped).failures[0] == (
         "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for '6 * 7?'."
@@ -172,10 +172,10 @@ def test_tasks_that_cannot_be_judged_are_named_with_every_reason_and_what_to_set
         made(4, "f", "assert f(1) == 2", f"import torch\n{double}"),
         made(5, "f", "assert f(1) == P(1)", f"{POINT}def f(x): return P(x)"),
     ]
-    prompt = recipes.load("cpu-code").prompt
-    mine = [*audit.examples([kept, *odd[:2]], prompt), *audit.examples(odd[2:], prompt, "test")]
-    functions, weights = rewards.build({"tests": 1.0, "tests_graded": 1.0, "strict_format": 0.25})
-    found = audit.audit(functions, mine, TAGS, weights=weights)
+    prompt = runs.load_recipe("cpu-code").prompt
+    mine = [*audit.audit_examples([kept, *odd[:2]], prompt), *audit.audit_examples(odd[2:], prompt, "test")]
+    functions, weights = rewards.build_rewards({"tests": 1.0, "tests_graded": 1.0, "strict_format": 0.25})
+    found = audit.audit_rewards(functions, mine, TAGS, weights=weights)
     unsupported, decided = found.failures
     assert unsupported == (
         "The sandbox cannot judge the reference of 3 of 5 tasks, so that no answer to them earns anything "
@@ -187,14 +187,14 @@ def test_tasks_that_cannot_be_judged_are_named_with_every_reason_and_what_to_set
     )
     assert "set `dataset.candidate_may_decide` to true" in decided
     assert (found.table.loc["gold", "tests"], found.notes) == (1.0, [])
-    functions, weights = rewards.build({"tests": 1.0}, candidate_may_decide=True)
-    found = audit.audit(functions, [mine[0], mine[-1]], TAGS, weights=weights, candidate_may_decide=True)
+    functions, weights = rewards.build_rewards({"tests": 1.0}, candidate_may_decide=True)
+    found = audit.audit_rewards(functions, [mine[0], mine[-1]], TAGS, weights=weights, candidate_may_decide=True)
     assert found.failures == []
     assert found.notes == [
         'In 1 of 2 tasks, {"test": [5]}, the asserts compare objects of the program\'s own classes, so that its own '
         "code decides; `dataset.candidate_may_decide` lets it."
     ]
-    assert audit.audit(functions, [mine[1]], TAGS, weights=weights).failures == [
+    assert audit.audit_rewards(functions, [mine[1]], TAGS, weights=weights).failures == [
         "The sandbox cannot judge the reference of 1 of 1 tasks, so that no answer to them earns anything "
         f"(1: {REFUSED}; "
         'see docs/judged.md): add them to `dataset.leave_out`, {"train": [2]}.'
@@ -207,17 +207,17 @@ def test_what_the_audit_names_is_left_out_when_it_is_set(tmp_path, monkeypatch):
     rows = [vars(made(i, "f", f"assert f({i}) == {i}", "def f(x): return x")) for i in range(20)]
     for split in tasks.SPLITS:
         (tmp_path / "mine" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    chosen = recipes.parse('{"train": [3, 4], "test": [7], "prompt": [0]}', "what the audit prints")
-    recipe = recipes.load("cpu-code", {"dataset": {"name": "mine", "leave_out": chosen}})
+    chosen = runs.parse_yaml('{"train": [3, 4], "test": [7], "prompt": [0]}', "what the audit prints")
+    recipe = runs.load_recipe("cpu-code", {"dataset": {"name": "mine", "leave_out": chosen}})
     ids = {
         split: [task.task_id for task in tasks.load_split(recipe, split)] for split in ("train", "validation", "test")
     }
     everything = list(range(20))
     assert ids["validation"] == everything
     assert [[i for i in everything if i not in ids[split]] for split in ("train", "test")] == [[3, 4], [7]]
-    assert tasks.examples(recipe)[0].task_id == 1
+    assert tasks.worked_examples(recipe)[0].task_id == 1
     assert [task.task_id for task in tasks.load_judged(recipe, "train")] == ids["train"]
-    wrong = recipes.load("cpu-code", {"dataset": {"name": "mine", "leave_out": {"test": [99]}}})
+    wrong = runs.load_recipe("cpu-code", {"dataset": {"name": "mine", "leave_out": {"test": [99]}}})
     with pytest.raises(tasks.DataError, match="names 99, and no test task of 'mine' has that id"):
         tasks.load_split(wrong, "test")
 

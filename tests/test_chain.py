@@ -13,8 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grpo_utils import commands, runs
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs
+from grpo_utils.runs import ROOT, commands
 
 PLANTED = {"HF_TOKEN": "hf_planted0a1b2c3d4e5f", "WANDB_API_KEY": "planted0123456789abcdef0123456789abcdef0"}
 CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
@@ -125,7 +125,7 @@ def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
     def fail(module: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [module, *arguments])
         with pytest.raises(SystemExit) as ended:
-            commands.run(importlib.import_module(f"grpo_utils.{module}").main)
+            commands.run_command(importlib.import_module(f"grpo_utils.{module}").main)
         assert ended.value.code == 1
         last = capsys.readouterr().err.strip().splitlines()[-1]
         assert last.startswith("error: ")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_utils import colab
+from install import colab
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils import comparability, identity, runs
-from grpo_utils.errors import UserError
+from grpo_utils import comparability, policy, runs
+from grpo_utils.runs import UserError
 from grpo_utils.tasks import CodeTask, DataError
 
 TASK = CodeTask(
@@ -120,11 +120,11 @@ def data(tmp_path, monkeypatch):
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_is_loaded_or_made(options, message, data, monkeypatch):
-    monkeypatch.setattr(identity, "of_base", pytest.fail)
+    monkeypatch.setattr(policy.identity, "of_base", pytest.fail)
     monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
     with pytest.raises(UserError, match=message):
         comparability.main()
-    assert not runs.outputs().exists()
+    assert not runs.outputs_folder().exists()
 
 
 @pytest.mark.parametrize("template", [True, False])

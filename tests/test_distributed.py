@@ -12,11 +12,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from grpo_utils import launch, recipes, runs, training
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs, training
+from grpo_utils.runs import ROOT
 
 
-def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tuple[recipes.Recipe, Path]:
+def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tuple[runs.Recipe, Path]:
     """A run of two steps on eight completions each, of a small random model, rewarded for short completions.
 
     In float32, where the order of a sum is all that differs, and without a warm start, from the same fresh adapter.
@@ -27,13 +27,13 @@ def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tu
     settings |= {"lora.layers_to_transform": None}  # the model has fewer layers than the recipe's
     settings |= {"grpo.per_device_train_batch_size": per_device, "evaluation.samples.test": {0: 1}}
     settings |= {"grpo.temperature": 1.0, "grpo.max_completion_length": 24, "grpo.optim": optimiser}
-    recipe = recipes.load("smoke-code", settings | {"grpo.learning_rate": 0.05 if optimiser == "sgd" else 1e-3})
-    return recipe, runs.start(recipe)
+    recipe = runs.load_recipe("smoke-code", settings | {"grpo.learning_rate": 0.05 if optimiser == "sgd" else 1e-3})
+    return recipe, runs.start_run(recipe)
 
 
 def train_in_two_processes(launcher: str, run: Path) -> None:
     """Trains a run's recipe with a launcher that ships, on the CPU instead of GPUs."""
-    configuration = str(launch.configuration(launcher))
+    configuration = str(training.launcher_file(launcher))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", configuration]
     command += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
     done = subprocess.run(
@@ -55,9 +55,7 @@ def test_two_processes_learn_what_one_learns(tiny_model):
     training.train(recipe, one)
     _, two = start("two", tiny_model, 4)
     train_in_two_processes("ddp", two)
-    logs = [
-        [entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry] for run in (one, two)
-    ]
+    logs = [[entry for entry in runs.read_log(run / "training_log.jsonl") if "reward" in entry] for run in (one, two)]
     for expected, found in zip(*logs, strict=True):
         for key in ("step", "reward", "reward_std", "completions/mean_length", "loss", "grad_norm"):
             assert found[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
@@ -88,7 +86,7 @@ def test_a_launcher_trains_the_recipe_that_it_is_given_into_the_folder_that_it_i
     changes = {"launcher": str(tmp_path / "one.yaml"), "rewards": {"overlong": 1.0, "truncated": 0.5}}
     checkpoints = training.train(recipe.model_copy(update=changes), run / "inner")
     assert checkpoints == [run / "inner" / "checkpoints" / f"checkpoint-{step}" for step in (1, 2)]
-    first, *_ = training.read_log(run / "inner" / "training_log.jsonl")
+    first, *_ = runs.read_log(run / "inner" / "training_log.jsonl")
     assert "rewards/truncated/mean" in first
     assert not (run / "checkpoints").exists()
 
@@ -97,13 +95,13 @@ def test_a_launcher_trains_the_recipe_that_it_is_given_into_the_folder_that_it_i
     ("name", "per_device", "fits"), [("length_penalty", 3, False), ("length_penalty", 4, True), ("overlong", 3, True)]
 )
 def test_a_reward_that_compares_a_group_needs_it_in_one_process(name, per_device, fits, monkeypatch):
-    monkeypatch.setattr(training.GRPOConfig, "world_size", 2)
+    monkeypatch.setattr(training.grpo.GRPOConfig, "world_size", 2)
     sizes = {"grpo.per_device_train_batch_size": per_device, "grpo.num_generations": 2}
-    recipe = recipes.load("smoke-code", {"rewards": {name: 1.0}, **sizes})
+    recipe = runs.load_recipe("smoke-code", {"rewards": {name: 1.0}, **sizes})
     if fits:
         assert training.grpo_config(recipe, Path("unused")).num_generations == 2
     else:
-        with pytest.raises(recipes.RecipeError, match=r"'length_penalty' looks at a group of 2 .* 2 processes holds 3"):
+        with pytest.raises(runs.RecipeError, match=r"'length_penalty' looks at a group of 2 .* 2 processes holds 3"):
             training.grpo_config(recipe, Path("unused"))
 
 

@@ -18,14 +18,14 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import TrainerControl
 
-from grpo_utils import evaluation, identity, policy, recipes, results, runs, tasks, training
+from grpo_utils import evaluation, policy, runs, training
 from grpo_utils.sandbox import run_tests
 
-NOTEBOOK = tasks.ROOT / "notebooks" / "08_dpo_after_grpo.ipynb"
+NOTEBOOK = runs.ROOT / "notebooks" / "08_dpo_after_grpo.ipynb"
 LIMIT = 96  # tokens of a completion: the answers below are shorter, but for the one that shall count as cut off
 
 
-def prompts_of(recipe: recipes.Recipe, run: Path) -> dict[int | str, str]:
+def prompts_of(recipe: runs.Recipe, run: Path) -> dict[int | str, str]:
     """The prompt of every practised task as TRL stores it."""
     practice, tokenizer = training.training_set(recipe, run), policy.load_tokenizer(recipe.model)
     ids = policy.prompt_ids(tokenizer, list(practice["prompt"]))
@@ -49,21 +49,21 @@ def overrides(tiny_model) -> dict[str, Any]:
 def finished(overrides, tmp_path_factory) -> Path:
     """Outputs as chapters 1 to 5 leave them, but with random adapters of the tiny model, and no answer passes."""
     outputs = tmp_path_factory.mktemp("finished")
-    recipe = recipes.load("smoke-code", overrides)
+    recipe = runs.load_recipe("smoke-code", overrides)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
-        run = runs.start(recipe)
+        run = runs.start_run(recipe)
         for step in (1, 2):
             torch.manual_seed(step)
             adapted = get_peft_model(
-                policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora)
+                policy.load_policy(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora)
             )
             adapted.save_pretrained(str(run / "checkpoints" / f"checkpoint-{step}"))
-        runs.write(run / "checkpoints" / identity.MADE_WITH, f"base {identity.fingerprint(recipe.model)}\n")
-        runs.write(run / "training_log.jsonl", "")
+        runs.write_file(run / "checkpoints" / policy.MADE_WITH, f"base {policy.base_fingerprint(recipe.model)}\n")
+        runs.write_file(run / "training_log.jsonl", "")
         for split in ("validation", "test"):
-            evaluation.sweep(recipe, run, [results.BASE, "checkpoint-1", "checkpoint-2"], split)
-        results.write(recipe, run)
+            evaluation.sweep(recipe, run, [runs.BASE, "checkpoint-1", "checkpoint-2"], split)
+        evaluation.write_results(recipe, run)
         asked = prompts_of(recipe, run)
         wrong = {task.task_id: task.wrong_answer(recipe.prompt.tags) for task in training.practice_tasks(recipe, run)}
         store(run, 1, [(asked[task_id], text) for task_id, text in wrong.items() for _ in range(2)])
@@ -86,11 +86,11 @@ def chapter(finished, overrides, tmp_path_factory) -> dict[str, Any]:
     """What the chapter defines after a run with two mixed groups."""
     outputs = tmp_path_factory.mktemp("mixed")
     shutil.copytree(finished, outputs, dirs_exist_ok=True)
-    recipe = recipes.load("smoke-code", overrides)
+    recipe = runs.load_recipe("smoke-code", overrides)
     think = recipe.prompt.tags[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
-        run, rows = runs.start(recipe), []
+        run, rows = runs.start_run(recipe), []
         asked = prompts_of(recipe, run)
         for task in training.practice_tasks(recipe, run)[:2]:
             right, wrong = task.reference_answer(recipe.prompt.tags), task.wrong_answer(recipe.prompt.tags)
@@ -157,7 +157,7 @@ def test_a_training_ends_with_the_step_that_uses_up_its_budget(chapter):
 
 
 def test_a_reference_that_is_the_base_is_noticed(chapter):
-    loaded = policy.load(chapter["recipe"].model).model
+    loaded = policy.load_policy(chapter["recipe"].model).model
     start = chapter["run"] / "checkpoints" / chapter["start"]
     model = PeftModel.from_pretrained(loaded, start, is_trainable=True)
     trainer = chapter["dpo"](model)
@@ -186,7 +186,7 @@ def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(fini
     settings = [f"--set={key}={json.dumps(value)}" for key, value in overrides.items()]
     command = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code", "--only", "08", *settings]
     done = subprocess.run(
-        command, cwd=tasks.ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(finished)},
+        command, cwd=runs.ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(finished)},
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

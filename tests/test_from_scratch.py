@@ -13,8 +13,7 @@ import nbformat
 import pytest
 import torch
 
-from grpo_utils import reproduce
-from grpo_utils.tasks import ROOT
+from grpo_utils.runs import ROOT, chain
 
 NOTEBOOK = ROOT / "notebooks" / "06_grpo_from_scratch.ipynb"
 TOLERANCE = 1e-4
@@ -123,6 +122,6 @@ def test_the_chapter_runs_alone_in_the_smoke_recipe_and_leaves_no_server_behind(
     ],
 )
 def test_the_default_chain_is_the_five_chapters_and_all_goes_further(arguments, first, last):
-    chosen = [path.name[:2] for path in reproduce.choose(*arguments)]
+    chosen = [path.name[:2] for path in chain.choose_notebooks(*arguments)]
     assert chosen[0] == first
-    assert chosen[-1] == (reproduce.notebooks()[-1].name[:2] if last == "06+" else last)
+    assert chosen[-1] == (chain.list_notebooks()[-1].name[:2] if last == "06+" else last)

@@ -15,8 +15,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from grpo_utils import evaluation, generation, policy, recipes, runs, tasks, training
-from grpo_utils.recipes import Model
+from grpo_utils import evaluation, policy, runs, tasks, training
+from grpo_utils.runs import Model
 from grpo_utils.sandbox import Sandbox
 
 STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
@@ -51,7 +51,7 @@ def ends(process: int) -> bool:
     return not is_alive(process)
 
 
-def load(name: str, model: Path, **settings: Any) -> recipes.Recipe:
+def load(name: str, model: Path, **settings: Any) -> runs.Recipe:
     """Two steps of eight short completions with a small random model, by SGD in float32: see test_distributed."""
     overrides = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
     overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
@@ -59,20 +59,22 @@ def load(name: str, model: Path, **settings: Any) -> recipes.Recipe:
     overrides |= {"grpo.per_device_train_batch_size": 8, "grpo.temperature": 1.0, "grpo.max_completion_length": 24}
     overrides |= {"grpo.optim": "sgd", "grpo.learning_rate": 0.05, "grpo.max_steps": 3}
     overrides |= {f"grpo.{key}": value for key, value in settings.items()}
-    return recipes.load("smoke-code", overrides)
+    return runs.load_recipe("smoke-code", overrides)
 
 
 def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkeypatch):
     """With the same seeds both write the same completions, as long as the server has the weights of this very step."""
-    monkeypatch.setattr(generation, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
+    monkeypatch.setattr(training.generation, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
     monkeypatch.setattr(
-        generation, "server_command", lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)]
+        training.generation,
+        "server_command",
+        lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)],
     )
     logs, weights = [], []
     for recipe in (load("one", tiny_model), load("two", tiny_model, use_vllm=True, vllm_mode="server")):
-        run = runs.start(recipe)
+        run = runs.start_run(recipe)
         training.train(recipe, run)
-        logs.append([entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry])
+        logs.append([entry for entry in runs.read_log(run / "training_log.jsonl") if "reward" in entry])
         weights.append(load_file(runs.checkpoints(run)[-1] / "adapter_model.safetensors"))
     for coupled, decoupled in zip(*logs, strict=True):
         for key in ("step", "reward", "completions/mean_length", "loss", "grad_norm"):
@@ -88,10 +90,10 @@ def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkey
 def test_vllm_serves_the_weights_of_every_step():
     """Its engine computes in its own order, so ratios are not exactly 1; with old weights they would be far from it."""
     settings: Any = {"grpo.use_vllm": True, "grpo.vllm_mode": "server", "grpo.learning_rate": 3e-3}
-    recipe = recipes.load("smoke-code", {"grpo.max_steps": 3, **settings})
-    run = runs.start(recipe)
+    recipe = runs.load_recipe("smoke-code", {"grpo.max_steps": 3, **settings})
+    run = runs.start_run(recipe)
     training.train(recipe, run)
-    entries = [entry for entry in training.read_log(run / "training_log.jsonl") if "reward" in entry]
+    entries = [entry for entry in runs.read_log(run / "training_log.jsonl") if "reward" in entry]
     assert len(entries) == 3
     for entry in entries:
         assert entry["sampling/sampling_logp_difference/mean"] < 0.05, entry
@@ -99,35 +101,37 @@ def test_vllm_serves_the_weights_of_every_step():
 
 def test_cpu_vllm_is_cpu_code_with_a_server():
     """So that a difference between their curves can only come from who generates."""
-    decoupled = recipes.load("cpu-vllm")
+    decoupled = runs.load_recipe("cpu-vllm")
     server = {f"grpo.{key}": value for key, value in decoupled.grpo.items() if "vllm" in key}
-    assert decoupled == recipes.load("cpu-code", {"name": "cpu-vllm", **server})
+    assert decoupled == runs.load_recipe("cpu-code", {"name": "cpu-vllm", **server})
 
 
 def test_a_recipe_for_a_server_without_vllm_names_its_lock(monkeypatch):
-    recipe = recipes.load("cpu-vllm")
+    recipe = runs.load_recipe("cpu-vllm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(runs.RunError, match=r"not installed.*requirements/cpu-vllm\.lock"):
-        generation.is_decoupled(recipe)
+        training.is_decoupled(recipe)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # there it is TRL that talks to the server
-    assert not generation.is_decoupled(recipe)
+    assert not training.is_decoupled(recipe)
 
 
 def test_several_trainers_with_a_server_each_are_refused():
     with pytest.raises(runs.RunError, match="one process: remove its launcher"):
-        generation.is_decoupled(recipes.load("cpu-vllm", {"launcher": "ddp"}))
+        training.is_decoupled(runs.load_recipe("cpu-vllm", {"launcher": "ddp"}))
 
 
 def test_only_a_recipe_that_asks_for_a_server_gets_one():
-    assert not generation.is_decoupled(recipes.load("cpu-code"))
-    assert not generation.is_decoupled(recipes.load("llama3-8b-mbpp-a100"))
+    assert not training.is_decoupled(runs.load_recipe("cpu-code"))
+    assert not training.is_decoupled(runs.load_recipe("llama3-8b-mbpp-a100"))
 
 
 def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(generation, "server_command", lambda recipe, port: [sys.executable, "-c", DYING, str(port)])
+    monkeypatch.setattr(
+        training.generation, "server_command", lambda recipe, port: [sys.executable, "-c", DYING, str(port)]
+    )
     log = tmp_path / "vllm.log"
     trainer: Any = SimpleNamespace()
-    with generation.VllmServer(recipes.load("cpu-vllm"), log, trainer) as server:
+    with training.VllmServer(runs.load_recipe("cpu-vllm"), log, trainer) as server:
         assert trainer.vllm_generation is server
         with pytest.raises(runs.RunError, match=rf"ended with exit code 7: the last lines of {log} say why\.$"):
             server._post("/v1/completions")
@@ -137,10 +141,10 @@ def test_a_server_that_dies_is_one_sentence_and_leaves_no_process(tmp_path, monk
 
 def test_a_server_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        generation, "server_command", lambda recipe, port: [sys.executable, "-c", "raise SystemExit(3)"]
+        training.generation, "server_command", lambda recipe, port: [sys.executable, "-c", "raise SystemExit(3)"]
     )
     trainer: Any = SimpleNamespace()
-    server = generation.VllmServer(recipes.load("cpu-vllm"), tmp_path / "vllm.log", trainer)
+    server = training.VllmServer(runs.load_recipe("cpu-vllm"), tmp_path / "vllm.log", trainer)
     with pytest.raises(runs.RunError, match="ended with exit code 3"):
         server.__enter__()
     assert vars(trainer) == {}
@@ -176,8 +180,8 @@ TEMPLATE = (
 )
 
 
-def trainer_of(recipe: recipes.Recipe, run: Path) -> GRPOTrainer:
-    base = policy.load(recipe.model)
+def trainer_of(recipe: runs.Recipe, run: Path) -> GRPOTrainer:
+    base = policy.load_policy(recipe.model)
     base.tokenizer.chat_template = TEMPLATE
     return GRPOTrainer(
         model=base.model,
@@ -185,15 +189,15 @@ def trainer_of(recipe: recipes.Recipe, run: Path) -> GRPOTrainer:
         args=training.grpo_config(recipe, run),
         train_dataset=training.training_set(recipe, run),
         reward_funcs=[lambda completions, **columns: [0.0] * len(completions)],  # type: ignore[arg-type]
-        rollout_func=generation.coupled,  # type: ignore[arg-type]
+        rollout_func=training.coupled,  # type: ignore[arg-type]
     )
 
 
-def evaluated(recipe: recipes.Recipe, trainer: GRPOTrainer, sandbox: Sandbox) -> list[list[str]]:
+def evaluated(recipe: runs.Recipe, trainer: GRPOTrainer, sandbox: Sandbox) -> list[list[str]]:
     """The greedy text and two sampled ones of two tasks, as `evaluation` gets them of the trainer's model."""
     current = policy.Policy(trainer.model, trainer.processing_class)
     batch = tasks.load_split(recipe, "validation")[:2]
-    records = evaluation.evaluate(current, recipe, batch, [], 2, sandbox, "")
+    records = evaluation.evaluate_policy(current, recipe, batch, [], 2, sandbox, "")
     return [[one["text"] for one in record["completions"]] for record in records]
 
 
@@ -204,10 +208,10 @@ def test_what_leaves_one_token_makes_training_and_evaluation_greedy(given, tiny_
     recipe = load("one", tiny_model, **given)
     trainer = trainer_of(recipe, tmp_path)
     chats = [row["prompt"] for row in trainer.train_dataset.select(range(2))] * 2  # type: ignore[union-attr]
-    sampled = generation.coupled(chats, trainer)["completion_ids"]
+    sampled = training.coupled(chats, trainer)["completion_ids"]
     current = policy.Policy(trainer.model, trainer.processing_class)
     settings: Any = {"temperature": 1.0, "max_new_tokens": 24, "batch_size": 4}
-    greedy = [one.ids for one in policy.generate(current, chats, [None] * 4, **settings)]
+    greedy = [one.ids for one in policy.generate_completions(current, chats, [None] * 4, **settings)]
     assert (sampled == greedy) == bool(given)
     assert all(len(set(texts)) == 1 for texts in evaluated(recipe, trainer, sandbox)) == bool(given)
 
@@ -216,7 +220,7 @@ def test_a_repetition_penalty_holds_in_training_and_evaluation(tiny_model, tmp_p
     recipe = load("one", tiny_model, repetition_penalty=1e6)
     trainer = trainer_of(recipe, tmp_path)
     chats = [row["prompt"] for row in trainer.train_dataset.select(range(4))]  # type: ignore[union-attr]
-    written = generation.coupled(chats, trainer)
+    written = training.coupled(chats, trainer)
     for prompt, ids in zip(written["prompt_ids"] or [], written["completion_ids"] or [], strict=True):
         assert len({*prompt, *ids}) == len(set(prompt)) + len(ids)
     assert evaluated(recipe, trainer, sandbox) != evaluated(load("one", tiny_model), trainer, sandbox)
@@ -227,7 +231,7 @@ def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_mo
     recipe = load("one", tiny_model, chat_template_kwargs=template)
     trainer: Any = trainer_of(recipe, tmp_path)
     task = tasks.load_split(recipe, "train")[0]
-    chat = tasks.messages(task, recipe.prompt, [])
+    chat = tasks.prompt_messages(task, recipe.prompt, [])
     ids, _, _ = trainer._tokenize_prompts([chat])
     assert trainer.processing_class.decode(ids[0]).endswith("<think></think>") == bool(template)
     asked = []
@@ -235,9 +239,9 @@ def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_mo
     monkeypatch.setattr(
         policy.decoding, "_generate_batch", lambda current, rows, *rest: asked.append(rows) or [[0]] * len(rows)
     )
-    assert generation.coupled([chat], trainer)["prompt_ids"] == ids
+    assert training.coupled([chat], trainer)["prompt_ids"] == ids
     current = policy.Policy(trainer.model, trainer.processing_class)
-    evaluation.evaluate(current, recipe, [task], [], 0, sandbox, "")
+    evaluation.evaluate_policy(current, recipe, [task], [], 0, sandbox, "")
     assert asked == [ids, ids]
 
 
@@ -251,25 +255,25 @@ def test_a_warm_start_asks_with_the_same_prompts_too(tiny_model, tmp_path, monke
         seen.append(trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"]))
         raise Stop
 
-    monkeypatch.setattr(training.SFTTrainer, "train", stop)
+    monkeypatch.setattr(training.grpo.SFTTrainer, "train", stop)
     overrides: Any = {
         "warm_start": {"max_steps": 1, "per_device_train_batch_size": 1},
         "lora.layers_to_transform": None,
     }
     overrides |= {"model": {"name": str(tiny_model), "dtype": "float32"}}
     overrides["grpo.chat_template_kwargs"] = {"greeting": "ahoy"}
-    tokenizer = policy.load_tokenizer(recipes.load("smoke-code", overrides).model)
+    tokenizer = policy.load_tokenizer(runs.load_recipe("smoke-code", overrides).model)
     tokenizer.chat_template = "{{ greeting }}" + TEMPLATE
     monkeypatch.setattr(policy.loading, "load_tokenizer", lambda model: tokenizer)
-    recipe = recipes.load("smoke-code", overrides)
+    recipe = runs.load_recipe("smoke-code", overrides)
     with pytest.raises(Stop):
-        training.warm_start(recipe, runs.start(recipe))
+        training.warm_start(recipe, runs.start_run(recipe))
     assert seen[0].startswith("ahoy")
 
 
 def test_a_record_with_other_sampling_is_made_again(tiny_model):
     plain, neutral, cut = (load("one", tiny_model, **given) for given in ({}, {"top_p": 1.0}, {"top_p": 0.9}))
-    headers = [evaluation.header(recipe, [], None) for recipe in (plain, neutral, cut)]
+    headers = [evaluation.record_header(recipe, [], None) for recipe in (plain, neutral, cut)]
     assert headers[0] == headers[1]
     assert headers[0]["sampling"] == {}
     assert headers[2]["sampling"] == {"top_p": 0.9}
@@ -279,7 +283,7 @@ def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, mon
     given: Any = {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "generation_kwargs": {"repetition_penalty": 1.1}}
     recipe = load("one", tiny_model, **given)
     trainer: Any = SimpleNamespace(args=training.grpo_config(recipe, tmp_path))
-    server, sent = generation.VllmServer(recipe, tmp_path / "log", trainer), []
+    server, sent = training.VllmServer(recipe, tmp_path / "log", trainer), []
     server.adapter = "step-0"
     monkeypatch.setattr(server, "_post", lambda path, **body: sent.append(body) or '{"choices": []}')
     server._complete([1, 2], 2, 0)
@@ -294,11 +298,11 @@ def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, mon
 def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeypatch):
     """Where there is a warm start and a KL divergence, the model holds a second one: its reference."""
     config = LoraConfig(r=2, target_modules=["q_proj"])
-    model: Any = get_peft_model(policy.load(Model(name=str(tiny_model), dtype="float32")).model, config)
+    model: Any = get_peft_model(policy.load_policy(Model(name=str(tiny_model), dtype="float32")).model, config)
     model.add_adapter("ref", config)
     accelerator = SimpleNamespace(unwrap_model=lambda model: model)
     trainer: Any = SimpleNamespace(model=model, accelerator=accelerator, state=SimpleNamespace(global_step=3))
-    server = generation.VllmServer(load("one", tiny_model), tmp_path / "log", trainer)
+    server = training.VllmServer(load("one", tiny_model), tmp_path / "log", trainer)
     server.adapters, sent = tmp_path / "adapters", []
     monkeypatch.setattr(server, "_post", lambda path, **body: sent.append(body["lora_name"]))
     server.sync_weights()
@@ -312,7 +316,7 @@ def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeyp
 
 @pytest.mark.parametrize("ends", [None, 7, [7, 8]])
 def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_path, monkeypatch):
-    load_model = policy.load
+    load_model = policy.load_policy
 
     def load_with_ends(model: Any) -> policy.Policy:
         base = load_model(model)
@@ -340,5 +344,5 @@ def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_pat
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(given, message, tiny_model):
-    with pytest.raises(recipes.RecipeError, match=message):
+    with pytest.raises(runs.RecipeError, match=message):
         load("one", tiny_model, **given)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import install
-from grpo_utils.tasks import ROOT
+import install
+from grpo_utils.runs import ROOT
 
 BACKEND = """
 import shutil

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
+from grpo_utils.runs import ROOT
 from grpo_utils.sandbox import Sandbox
 from grpo_utils.sandbox.judge import names
-from grpo_utils.tasks import ROOT, CodeTask, DataError, ScriptTask, Task
+from grpo_utils.tasks import CodeTask, DataError, ScriptTask, Task
 
 PAGE = (ROOT / "docs" / "judged.md").read_text(encoding="utf-8")
 HOW = ("by value", "by the candidate", "unsupported")

@@ -3,8 +3,8 @@
 import pytest
 from transformers import GPT2Config, LlamaConfig
 
-from grpo_utils import memory, recipes
-from grpo_utils.memory import GB
+from grpo_utils import runs, training
+from grpo_utils.training import GB
 
 # Llama-3-8B (Meta's model card and config.json): 32 layers of width 4,096 with 8 key-value heads of 128
 LLAMA = LlamaConfig(
@@ -21,8 +21,8 @@ CARD = 24 * GB
 
 
 def estimate(name="llama3-8b-mbpp-24gb", card=CARD, **overrides):
-    recipe = recipes.load(name, {key.replace("__", "."): value for key, value in overrides.items()})
-    return recipe, memory.estimate(recipe, LLAMA, card)
+    recipe = runs.load_recipe(name, {key.replace("__", "."): value for key, value in overrides.items()})
+    return recipe, training.estimate_memory(recipe, LLAMA, card)
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +57,11 @@ def test_kv_cache_and_activations_match(in_4_bits):
 
 
 def test_a_model_that_names_its_sizes_in_another_way_is_estimated():
-    recipe = recipes.load("smollm2-mbpp-gpu", {"lora.target_modules": ["c_attn"]})
+    recipe = runs.load_recipe("smollm2-mbpp-gpu", {"lora.target_modules": ["c_attn"]})
     config = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=100)  # no key-value heads, no middle size
     tokens = 256 + recipe.grpo["max_completion_length"]
     rows = recipe.grpo["per_device_train_batch_size"] * recipe.grpo.get("gradient_accumulation_steps", 1)
-    assert memory.estimate(recipe, config, CARD).generation == rows * tokens * 2 * 2 * 64 * 2
+    assert training.estimate_memory(recipe, config, CARD).generation == rows * tokens * 2 * 2 * 64 * 2
 
 
 def test_vllm_takes_its_share_of_the_card_and_a_server_takes_none():
@@ -86,5 +86,5 @@ def test_vllm_takes_its_share_of_the_card_and_a_server_takes_none():
 )
 def test_the_advice_names_the_largest_thing_that_a_setting_can_lower(name, gigabytes, overrides, remedy):
     recipe, needed = estimate(name, gigabytes * GB, **overrides)
-    sentence = memory.advice(recipe, needed, gigabytes * GB)
+    sentence = training.advice(recipe, needed, gigabytes * GB)
     assert remedy in sentence if remedy else sentence is None

@@ -11,10 +11,9 @@ import nbformat
 import papermill
 import pytest
 
-from grpo_utils import reproduce
-from grpo_utils.tasks import ROOT
+from grpo_utils.runs import ROOT, chain
 
-NOTEBOOKS = reproduce.notebooks()
+NOTEBOOKS = chain.list_notebooks()
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)

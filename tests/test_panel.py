@@ -7,9 +7,9 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grpo_utils import panel, reproduce
-from grpo_utils.panel import Panel, PanelWarning
-from grpo_utils.tasks import ROOT
+from grpo_utils.runs import ROOT, chain
+from grpo_utils.show import panel
+from grpo_utils.show.panel import Panel, PanelWarning
 
 
 def entry(step: int, max_steps: int = 16, **values: object) -> panel.LogEntry:
@@ -112,7 +112,7 @@ def test_in_a_notebook_one_display_is_drawn_again(displayed, capsys):
 
 def test_a_long_training_does_not_make_a_large_panel():
     log = [entry(step, 6000) for step in range(1, 6001)]
-    assert len(panel.render(log)) < 40_000
+    assert len(panel.render_panel(log)) < 40_000
 
 
 def test_a_supervised_training_shows_its_loss(capsys):
@@ -156,8 +156,8 @@ def test_a_kernel_draws_the_panel_and_one_of_the_chain_prints_lines(headless, mo
 
 def test_while_a_notebook_runs_its_newest_line_is_passed_on_now_and_then(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
-    relay = reproduce.Relay()
+    monkeypatch.setattr(chain.time, "monotonic", lambda: now[0])
+    relay = chain.Relay()
     for second, text in (
         (1, "too early\n"),
         (20, "\rbar 1\rbar 2"),

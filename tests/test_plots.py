@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from grpo_utils import plots, recipes, results, runs, tasks
+from grpo_utils import runs
+from grpo_utils.show import plots
 
 PAGES = ("#FFFFFF", "#0D1117", "#131416")  # white, GitHub's dark page, the site's dark page
 # linear RGB as people without one kind of cone see it: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0
@@ -61,7 +62,7 @@ def test_a_figure_has_no_page_of_its_own_and_the_same_bytes_every_time(tmp_path)
     for name in ("one", "two"):
         figure, axis = plt.subplots()
         axis.fill_between([0, 1], [1, 2])  # clipped: its id in the SVG is random unless it is seeded
-        pngs.append(plots.save(figure, tmp_path, name))
+        pngs.append(plots.save_figure(figure, tmp_path, name))
     for suffix in (".png", ".svg"):
         one, two = (sha256(path.with_suffix(suffix).read_bytes()).hexdigest() for path in pngs)
         assert one == two
@@ -70,8 +71,8 @@ def test_a_figure_has_no_page_of_its_own_and_the_same_bytes_every_time(tmp_path)
 
 def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp_path):
     plots.use_style()
-    figures = [plots.save(plt.figure(), tmp_path, name) for name in plots.CAPTIONS]
-    plots.publish(figures, tmp_path / "shown", "make figures")
+    figures = [plots.save_figure(plt.figure(), tmp_path, name) for name in plots.CAPTIONS]
+    plots.publish_figures(figures, tmp_path / "shown", "make figures")
     text = (tmp_path / "shown" / "README.md").read_text()
     for name, caption in plots.CAPTIONS.items():
         assert f"![{name}]({name}.svg)" in text
@@ -81,18 +82,18 @@ def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp
 
 def test_the_figures_of_a_variant_stay_apart_from_those_of_its_recipe(tmp_path, monkeypatch):
     shown = ["make", "--no-print-directory", "--dry-run", "figures", "ARGS=--run other"]
-    make = subprocess.run(shown, cwd=tasks.ROOT, capture_output=True, text=True, check=True)
+    make = subprocess.run(shown, cwd=runs.ROOT, capture_output=True, text=True, check=True)
     monkeypatch.setattr("sys.argv", shlex.split(make.stdout.splitlines()[-1])[2:])
-    monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save(plt.figure(), run, "learning_curve")])
+    monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save_figure(plt.figure(), run, "learning_curve")])
     monkeypatch.chdir(tmp_path)
-    runs.start(recipes.load("cpu-code", {"name": "other"}))
+    runs.start_run(runs.load_recipe("cpu-code", {"name": "other"}))
     plots.main()
     assert {path.parent.name for path in tmp_path.glob("figures/*/*")} == {"other"}
 
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
-    return pd.read_csv(tasks.ROOT / "data" / "reference" / "llama3_8b_grpo_mbpp.csv")
+    return pd.read_csv(runs.ROOT / "data" / "reference" / "llama3_8b_grpo_mbpp.csv")
 
 
 def records(shares: dict[str, float], count: int = 10) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def test_the_published_table_is_the_base_and_twelve_checkpoints_of_500_tasks(pub
 
 
 def test_the_figure_shows_the_published_table_and_our_policies_in_order_of_training(published):
-    ours = records({"checkpoint-10": 0.5, results.BASE: 0.1, "checkpoint-4": 0.3})
+    ours = records({"checkpoint-10": 0.5, runs.BASE: 0.1, "checkpoint-4": 0.3})
     left, right = plots.beside_published(published, ours, trained_shots=1).axes
     drawn = [container[0].get_ydata().tolist() for container in left.containers]
     assert drawn == [published["0-shot"].tolist(), published["3-shot"].tolist()]
@@ -123,7 +124,7 @@ def test_the_figure_shows_the_published_table_and_our_policies_in_order_of_train
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_the_warm_start_is_drawn_only_where_there_was_one(warm):
-    names = [results.BASE, "checkpoint-4"] + ([results.WARM_START] if warm else [])
+    names = [runs.BASE, "checkpoint-4"] + ([runs.WARM_START] if warm else [])
     key = {"split": "test", "shots": 0, "strict": True, "lenient": True, "grade": 1, "task_id": 1}
     rows = [key | {"checkpoint": name, "sample": sample} for name in names for sample in (-1, 0)]
     left, right = plots.before_and_after(pd.DataFrame(rows), "checkpoint-4", trained_shots=0).axes

@@ -9,12 +9,16 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, GenerationConfig
 
-from grpo_utils import policy, recipes, tasks
-from grpo_utils.policy import decoding
-from grpo_utils.recipes import Model, Sampling
+from grpo_utils import policy, runs, tasks
 
-RECIPE = recipes.load("smoke-code")
-CHATS = [tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE, 1)) for task in tasks.load("starter", "train")[:5]]
+# import gone
+from grpo_utils.runs import Model, Sampling
+
+RECIPE = runs.load_recipe("smoke-code")
+CHATS = [
+    tasks.prompt_messages(task, RECIPE.prompt, tasks.worked_examples(RECIPE, 1))
+    for task in tasks.load_tasks("starter", "train")[:5]
+]
 SETTINGS: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 12}
 NOTHING = torch.zeros(1, 0, dtype=torch.long)
 
@@ -22,7 +26,7 @@ NOTHING = torch.zeros(1, 0, dtype=torch.long)
 @pytest.fixture(scope="module")
 def loaded():
     """In float32, where two ways to compute the same thing differ by less than one token's margin."""
-    return policy.load(Model(name=RECIPE.model.name, dtype="float32"))
+    return policy.load_policy(Model(name=RECIPE.model.name, dtype="float32"))
 
 
 def test_the_embedded_model_has_the_right_size_and_special_tokens(loaded):
@@ -39,7 +43,7 @@ def test_code_survives_the_tokenizer_to_the_letter(loaded):
 
 def test_greedy_generation_equals_plain_generate(loaded):
     """The shared prefix, the padding in the middle and the own attention change nothing."""
-    ours = policy.generate(loaded, CHATS, [None] * len(CHATS), batch_size=3, **SETTINGS)
+    ours = policy.generate_completions(loaded, CHATS, [None] * len(CHATS), batch_size=3, **SETTINGS)
     for chat, sampled in zip(CHATS, ours, strict=True):
         inputs = loaded.tokenizer.apply_chat_template(
             chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -78,19 +82,19 @@ print((pages() - before) * 4096)
 
 def test_a_sample_depends_on_its_seed_and_not_on_its_batch(loaded):
     seeds = [11, 12, 13, 14, 15]
-    together = policy.generate(loaded, CHATS, seeds, batch_size=5, **SETTINGS)
-    apart = policy.generate(loaded, CHATS[::-1], seeds[::-1], batch_size=2, **SETTINGS)[::-1]
+    together = policy.generate_completions(loaded, CHATS, seeds, batch_size=5, **SETTINGS)
+    apart = policy.generate_completions(loaded, CHATS[::-1], seeds[::-1], batch_size=2, **SETTINGS)[::-1]
     assert together == apart
-    other = policy.generate(loaded, CHATS, [seed + 100 for seed in seeds], batch_size=5, **SETTINGS)
+    other = policy.generate_completions(loaded, CHATS, [seed + 100 for seed in seeds], batch_size=5, **SETTINGS)
     assert [one.text for one in other] != [one.text for one in together]
 
 
 def test_prompts_of_one_token_and_of_two_share_a_batch(loaded):
     prompts = ["The", "The sum", "Two"]
     assert [len(ids) for ids in policy.prompt_ids(loaded.tokenizer, prompts)] == [1, 2, 1]
-    together = policy.generate(loaded, prompts, [None] * 3, batch_size=3, **SETTINGS)
+    together = policy.generate_completions(loaded, prompts, [None] * 3, batch_size=3, **SETTINGS)
     assert [one.ids for one in together] == [
-        policy.generate(loaded, [prompt], [None], batch_size=1, **SETTINGS)[0].ids for prompt in prompts
+        policy.generate_completions(loaded, [prompt], [None], batch_size=1, **SETTINGS)[0].ids for prompt in prompts
     ]
     assert all(len(one.ids) > 1 for one in together)
 
@@ -98,7 +102,9 @@ def test_prompts_of_one_token_and_of_two_share_a_batch(loaded):
 def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
     question = [{"role": "user", "content": "Say hi."}]
     for limit in (2, 60):
-        (one,) = policy.generate(loaded, [question], [None], temperature=1.0, max_new_tokens=limit, batch_size=1)
+        (one,) = policy.generate_completions(
+            loaded, [question], [None], temperature=1.0, max_new_tokens=limit, batch_size=1
+        )
         assert one.truncated == (one.ids[-1] != loaded.tokenizer.eos_token_id)
         assert len(one.ids) <= limit
     assert not one.truncated
@@ -106,7 +112,7 @@ def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
 
 def test_samples_follow_the_distribution_at_the_temperature():
     logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
-    sampler = decoding._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
+    sampler = policy.decoding._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
     drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
     shares = torch.bincount(drawn, minlength=4) / 4000
     assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
@@ -119,7 +125,7 @@ def test_samples_follow_the_distribution_at_the_temperature():
 def test_samples_follow_the_distribution_that_transformers_cuts(given, loaded):
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 1.5, 0.4]]).repeat(4000, 1)
     generators = [torch.Generator().manual_seed(seed) for seed in range(4000)]
-    sampler = decoding._SampleByRow(0.8, generators, Sampling(**given))
+    sampler = policy.decoding._SampleByRow(0.8, generators, Sampling(**given))
     shares = torch.bincount(sampler(NOTHING, logits).argmax(-1), minlength=6) / 4000  # type: ignore[arg-type]
     settings: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 0, "top_p": 1.0} | given
     theirs = loaded.model._get_logits_processor(GenerationConfig(**settings), input_ids_seq_length=1, device="cpu")
@@ -129,16 +135,16 @@ def test_samples_follow_the_distribution_that_transformers_cuts(given, loaded):
 
 
 def test_an_adapter_changes_the_policy_only_while_it_is_switched_in(loaded, tmp_path):
-    before = policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
+    before = policy.generate_completions(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
     adapter = get_peft_model(
         loaded.model, LoraConfig(r=8, lora_alpha=64, target_modules=["down_proj"], init_lora_weights=False)
     )
     adapter.save_pretrained(tmp_path)
     loaded.model = adapter.unload()
-    with policy.adapted(loaded, tmp_path) as changed:
-        during = policy.generate(changed, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
+    with policy.with_adapter(loaded, tmp_path) as changed:
+        during = policy.generate_completions(changed, CHATS[:2], [None, None], batch_size=2, **SETTINGS)
     assert during != before
-    assert policy.generate(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS) == before
+    assert policy.generate_completions(loaded, CHATS[:2], [None, None], batch_size=2, **SETTINGS) == before
 
 
 def test_a_hub_model_without_network_says_how_to_use_a_local_path(monkeypatch):
@@ -147,9 +153,9 @@ def test_a_hub_model_without_network_says_how_to_use_a_local_path(monkeypatch):
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
     with pytest.raises(policy.ModelError, match=r"set model\.name to the path"):
-        policy.load(Model(name="someone/some-model"))
+        policy.load_policy(Model(name="someone/some-model"))
 
 
 def test_an_unknown_embedded_model_is_refused():
     with pytest.raises(policy.ModelError, match="There is no embedded model"):
-        policy.load(Model(name="embedded:gpt-9"))
+        policy.load_policy(Model(name="embedded:gpt-9"))

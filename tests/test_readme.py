@@ -13,11 +13,11 @@ import pandas as pd
 import papermill
 import pytest
 
-from grpo_utils import reproduce, rewards, runs, tasks, training, verify
-from grpo_utils.recipes import Recipe
+from grpo_utils import rewards, runs, tasks, training
 from grpo_utils.rewards import reward, texts
+from grpo_utils.runs import ROOT, Recipe, chain
 from grpo_utils.sandbox import Check
-from grpo_utils.tasks import ROOT
+from grpo_utils.show import verification
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gpu.md", "inside.md"))
@@ -91,7 +91,7 @@ def test_the_rows_of_three_seeds_are_those_of_the_results_file():
 
 
 def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
-    for path in reproduce.notebooks():
+    for path in chain.list_notebooks():
         assert path.stem in README, path.stem
     for name in ("README.md", "CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))):
         text = (ROOT / name).read_text(encoding="utf-8")
@@ -128,13 +128,15 @@ def test_a_command_has_the_options_that_its_program_knows(line, monkeypatch):
 def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, capsys):
     """The whole command line, the recipe and the trainer's arguments are real; only the hours of work are not done."""
     started: list[Recipe | str] = []
-    monkeypatch.setattr(reproduce, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
-    monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
+    monkeypatch.setattr(chain, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
+    monkeypatch.setattr(training.grpo, "train", lambda recipe, *rest, **more: started.append(recipe))
     monkeypatch.setattr(tasks, "download", started.append)
-    monkeypatch.setattr(runs, "need_gpu", lambda recipe: None)
-    monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without the machine, data and model
-    monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
-    monkeypatch.setattr(verify, "verify", lambda recipe, *rest: started.append(recipe) or [])
+    monkeypatch.setattr(runs.folder, "need_gpu", lambda recipe: None)
+    monkeypatch.setattr(
+        training.grpo, "check_before_start", training.check_arguments
+    )  # without the machine, data and model
+    monkeypatch.setattr(training.grpo, "practice_tasks", lambda recipe, run: [])
+    monkeypatch.setattr(verification, "verify", lambda recipe, *rest: started.append(recipe) or [])
     monkeypatch.setattr(sys, "argv", line[2:])
     example_reward(monkeypatch)
     module = line[2].removeprefix("grpo_utils.")
@@ -169,7 +171,7 @@ def example_reward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
     example_reward(monkeypatch)
-    (brief,), weights = rewards.build({"brief": 0.25})
+    (brief,), weights = rewards.build_rewards({"brief": 0.25})
     assert weights == [0.25]
     assert brief(completions=["short", "long" * 300]) == [1.0, 0.0]
 

@@ -12,21 +12,20 @@ from peft import LoraConfig
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.sft_config import SFTConfig
 
-from grpo_utils import commands, core_yaml, memory, recipes, reproduce, rewards, runs, training
-from grpo_utils.errors import UserError
-from grpo_utils.recipes import RecipeError
+from grpo_utils import rewards, runs, training
+from grpo_utils.runs import RecipeError, UserError, chain, commands, core_yaml
 from grpo_utils.tasks import DataError
 
 BLOCKS = {"grpo": GRPOConfig, "warm_start": SFTConfig, "lora": LoraConfig}
 SECTIONS = {
-    "model": recipes.Model,
-    "dataset": recipes.Dataset,
-    "prompt": recipes.Prompt,
-    "evaluation": recipes.Evaluation,
-    "teacher": recipes.Teacher,
+    "model": runs.Model,
+    "dataset": runs.Dataset,
+    "prompt": runs.Prompt,
+    "evaluation": runs.Evaluation,
+    "teacher": runs.Teacher,
 }
 KEYS = [
-    *recipes.Recipe.model_fields,
+    *runs.Recipe.model_fields,
     *(f"{block}.{field.name}" for block, target in BLOCKS.items() for field in dataclasses.fields(target)),
     *(f"{block}.{name}" for block, section in SECTIONS.items() for name in section.model_fields),
 ]
@@ -40,28 +39,28 @@ VALUES = st.recursive(
 )
 
 
-def set_on_the_command_line(*texts: str) -> recipes.Recipe:
+def set_on_the_command_line(*texts: str) -> runs.Recipe:
     return commands.recipe_of(argparse.Namespace(set=list(texts), run=None, recipe="smoke-code"))
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", runs.recipe_names())
 def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
-    recipe = recipes.load(name)
+    recipe = runs.load_recipe(name)
     training.check_arguments(recipe)
     config = training.grpo_config(recipe, tmp_path)
     assert config.max_steps == recipe.grpo["max_steps"]
     assert config.reward_weights == list(recipe.weights.values())
     assert LoraConfig(**recipe.lora).r == recipe.lora["r"]
-    functions, _ = rewards.of_recipe(recipe)
+    functions, _ = rewards.recipe_rewards(recipe)
     assert [function.__name__ for function in functions] == list(recipe.rewards)
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", runs.recipe_names())
 def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
-    recipe = recipes.load(name, {"seed": 7})
+    recipe = runs.load_recipe(name, {"seed": 7})
     path = tmp_path / "resolved.yaml"
     path.write_text(recipe.to_yaml())
-    assert recipes.load(path) == recipe
+    assert runs.load_recipe(path) == recipe
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
 )
 def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
     with pytest.raises(RecipeError, match=message):
-        recipes.load("cpu-code", overrides)
+        runs.load_recipe("cpu-code", overrides)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +147,12 @@ def test_a_wrong_key_or_value_is_named_with_its_file(overrides, message):
 )
 def test_an_argument_that_the_installed_versions_do_not_know_is_refused(overrides, message):
     with pytest.raises(RecipeError, match=message):
-        training.check_arguments(recipes.load("cpu-code", overrides))
+        training.check_arguments(runs.load_recipe("cpu-code", overrides))
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", runs.recipe_names())
 def test_the_trainer_gets_the_values_of_a_shipped_recipe_as_they_are_in_the_file(name, tmp_path):
-    recipe, text = recipes.load(name), yaml.safe_load((recipes.FOLDER / f"{name}.yaml").read_text())
+    recipe, text = runs.load_recipe(name), yaml.safe_load((runs.RECIPES / f"{name}.yaml").read_text())
     for block in ("grpo", "warm_start", "lora"):
         given_, got = text.get(block), getattr(recipe, block)
         assert given_ == got
@@ -184,8 +183,8 @@ def test_the_trainer_gets_the_values_of_a_shipped_recipe_as_they_are_in_the_file
 )
 def test_a_value_means_the_same_in_a_file_and_on_the_command_line(text, value, tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text(recipes.load("smoke-code").to_yaml().replace("learning_rate: 0.0005", f"learning_rate: {text}"))
-    for recipe in (recipes.load(path), set_on_the_command_line(f"grpo.learning_rate={text}")):
+    path.write_text(runs.load_recipe("smoke-code").to_yaml().replace("learning_rate: 0.0005", f"learning_rate: {text}"))
+    for recipe in (runs.load_recipe(path), set_on_the_command_line(f"grpo.learning_rate={text}")):
         found = recipe.grpo["learning_rate"]
         assert (type(found), found) == (type(value), value)
 
@@ -202,8 +201,8 @@ def test_a_name_in_quotes_stays_the_text():
 @example("0o7")
 @example({"no": "off", "1e3": "1:30"})
 def test_what_is_dumped_is_read_back_by_this_and_by_other_readers(value):
-    text = core_yaml.dump(value)
-    assert repr(core_yaml.load(text)) == repr(value)
+    text = core_yaml.dump_yaml(value)
+    assert repr(core_yaml.load_yaml(text)) == repr(value)
     assert repr(yaml.safe_load(text)) == repr(value)
 
 
@@ -215,22 +214,22 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError, match=r"mine.yaml is not valid YAML: the key .* is there a second time on line \d"):
-        recipes.load(path)
+        runs.load_recipe(path)
 
 
 def test_a_block_may_take_over_the_keys_of_another_one():
     text = "one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3}\nthree: {<<: [{a: 4}, *one], '<<': 5}\n"
     expected = {"one": {"a": 1, "b": 2}, "two": {"a": 1, "b": 3}, "three": {"a": 4, "b": 2, "<<": 5}}
-    assert core_yaml.load(text) == expected
+    assert core_yaml.load_yaml(text) == expected
     with pytest.raises(ValueError, match=r"the key 'b' is there a second time on line 2"):
-        core_yaml.load("one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3, b: 4}\n")
+        core_yaml.load_yaml("one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3, b: 4}\n")
 
 
 def test_a_recipe_that_contains_itself_is_refused():
     overrides: dict = {"grpo.generation_kwargs": {}}
     overrides["grpo.generation_kwargs"]["again"] = overrides["grpo.generation_kwargs"]
     with pytest.raises(RecipeError, match="a part of it contains itself"):
-        recipes.load("smoke-code", overrides)
+        runs.load_recipe("smoke-code", overrides)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -241,9 +240,9 @@ def test_a_recipe_that_contains_itself_is_refused():
 @example({"launcher": "a\0b"})
 def test_any_value_of_any_key_is_right_or_refused_in_one_line(overrides):
     try:
-        recipe = recipes.load("smoke-code", overrides)
+        recipe = runs.load_recipe("smoke-code", overrides)
         training.check_arguments(recipe)
-        assert core_yaml.load(recipe.to_yaml())
+        assert core_yaml.load_yaml(recipe.to_yaml())
     except UserError as error:
         sentence = str(error)
         assert "\n" not in sentence
@@ -263,7 +262,7 @@ def test_any_value_of_any_key_is_right_or_refused_in_one_line(overrides):
     ],
 )
 def test_too_few_tasks_are_told_before_the_first_notebook(overrides, message):
-    recipe = recipes.load("smoke-code", overrides)
+    recipe = runs.load_recipe("smoke-code", overrides)
     training.check_arguments(recipe)
     with pytest.raises(DataError, match=message):
         training.check_before_start(recipe)
@@ -272,7 +271,7 @@ def test_too_few_tasks_are_told_before_the_first_notebook(overrides, message):
 def test_a_step_of_several_processes_needs_the_prompts_of_all(tmp_path, monkeypatch):
     launcher = tmp_path / "two.yaml"
     launcher.write_text("num_processes: 3\n")
-    recipe = recipes.load("smoke-code", {"launcher": str(launcher)})
+    recipe = runs.load_recipe("smoke-code", {"launcher": str(launcher)})
     with pytest.raises(DataError, match=r"takes 6 prompts, and the training split has 4 tasks"):
         training.check_before_start(recipe)
     monkeypatch.setenv("LOCAL_RANK", "0")  # in one of the processes
@@ -284,24 +283,24 @@ def test_a_step_of_several_processes_needs_the_prompts_of_all(tmp_path, monkeypa
 def test_processes_may_share_a_group():
     """Four processes of two completions are one group of eight, which one process alone could not have."""
     changes = {"grpo.per_device_train_batch_size": 2, "grpo.num_generations": 8}
-    training.check_arguments(recipes.load("smoke-code", {"launcher": "zero2", **changes}))
+    training.check_arguments(runs.load_recipe("smoke-code", {"launcher": "zero2", **changes}))
     with pytest.raises(RecipeError, match=r"generation_batch_size \(2\) must be divisible by num_generations \(8\)"):
-        training.check_arguments(recipes.load("smoke-code", changes))
+        training.check_arguments(runs.load_recipe("smoke-code", changes))
     with pytest.raises(RecipeError, match=r"generation_batch_size \(8\) must be divisible by num_generations \(6\)"):
         training.check_arguments(
-            recipes.load("smoke-code", {"launcher": "zero2", **changes, "grpo.num_generations": 6})
+            runs.load_recipe("smoke-code", {"launcher": "zero2", **changes, "grpo.num_generations": 6})
         )
 
 
 def test_a_filter_that_leaves_fewer_tasks_than_a_step_takes_is_told_before_training(tmp_path):
-    recipe = recipes.load("smoke-code", {"dataset.pass_rate": [0.4, 0.6]})
+    recipe = runs.load_recipe("smoke-code", {"dataset.pass_rate": [0.4, 0.6]})
     training.check_before_start(recipe)  # how many will pass is not known yet
     record = tmp_path / "evaluations" / "base.train.1shot.json"
     record.parent.mkdir()
     solved = [{"lenient": True}, {"lenient": False}]
-    batch = training.tasks.load_split(recipe, "train")
+    batch = training.grpo.tasks.load_split(recipe, "train")
     rows = [{"task_id": one.task_id, "completions": solved if i == 0 else solved[:1]} for i, one in enumerate(batch)]
-    runs.write(record, training.json.dumps({"tasks": rows}))
+    runs.write_file(record, training.grpo.json.dumps({"tasks": rows}))
     with pytest.raises(DataError, match=r"takes 2 prompts, and the training split has 1 tasks"):
         training.practice_tasks(recipe, tmp_path)
 
@@ -317,11 +316,11 @@ def test_a_filter_that_leaves_fewer_tasks_than_a_step_takes_is_told_before_train
 )
 def test_what_the_model_or_the_machine_lacks_is_told_before_the_first_notebook(overrides, message):
     with pytest.raises(UserError, match=message):
-        training.check_before_start(recipes.load("smoke-code", overrides))
+        training.check_before_start(runs.load_recipe("smoke-code", overrides))
 
 
 @pytest.mark.parametrize("text", ["grpo.learning_rate='5e-4'", "dataset.limits.train=1", "lora.target_modules=[qproj]"])
-@pytest.mark.parametrize("main", [reproduce.main, training.main])
+@pytest.mark.parametrize("main", [chain.main, training.main])
 def test_a_wrong_recipe_starts_nothing(main, text, tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path / "outputs"))
     monkeypatch.setattr(sys, "argv", ["x", "--recipe", "smoke-code", "--set", text])
@@ -333,12 +332,12 @@ def test_a_wrong_recipe_starts_nothing(main, text, tmp_path, monkeypatch):
 def test_the_estimate_of_memory_refuses_a_wrong_recipe_too(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["memory", "--recipe", "smoke-code", "--set", "grpo.optim=8"])
     with pytest.raises(RecipeError, match=r"'grpo.optim'"):
-        memory.main()
+        training.main()
 
 
 def test_an_unknown_recipe_names_the_nearest_one():
     with pytest.raises(RecipeError, match=r"'cpu-cod' \(did you mean 'cpu-code'\?\)"):
-        recipes.load("cpu-cod")
+        runs.load_recipe("cpu-cod")
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "just words", ""])
@@ -346,11 +345,11 @@ def test_a_file_that_is_no_recipe_is_refused_by_name(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError, match=r"mine\.yaml"):
-        recipes.load(path)
+        runs.load_recipe(path)
 
 
 def test_a_missing_key_is_named(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text(recipes.load("cpu-code").to_yaml().replace("lora:", "lara:"))
+    path.write_text(runs.load_recipe("cpu-code").to_yaml().replace("lora:", "lara:"))
     with pytest.raises(RecipeError, match=r"'lora' is missing"):
-        recipes.load(path)
+        runs.load_recipe(path)

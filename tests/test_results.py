@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from grpo_utils import evaluation, plots, recipes, results, tasks
+from grpo_utils import evaluation, runs, tasks
 from grpo_utils.sandbox import Verdict
+from grpo_utils.show import plots
 
-RECIPE = recipes.load("smoke-code")
+RECIPE = runs.load_recipe("smoke-code")
 TASKS = tasks.load_split(RECIPE, "test")
 TEXTS = {True: "<thought>I think.</thought><answer>x = 1</answer>", False: "x"}  # the format, and nothing
 
@@ -30,7 +31,7 @@ def write_record(run, checkpoint, split, per_task, shots=1, norm=1.0):
     """`per_task` holds for each task its completions, the greedy one first."""
     owners = zip(TASKS, per_task, strict=False)
     rows = [{"task_id": task.task_id, "grade": task.grade, "completions": row} for task, row in owners]
-    path = evaluation.record_path(run, checkpoint, split, shots)
+    path = runs.record_path(run, checkpoint, split, shots)
     path.parent.mkdir(parents=True, exist_ok=True)
     settings = {"checkpoint": checkpoint, "split": split, "shots": shots}
     path.write_text(json.dumps({"settings": settings, "update_norm": norm, "tasks": rows}))
@@ -49,7 +50,7 @@ def run(tmp_path):
 
 
 def test_the_summary_counts_greedy_and_sampled_completions_apart(run):
-    table = results.summarise(results.load_records(run))
+    table = evaluation.summarise_records(evaluation.load_records(run))
     base = table[(table.checkpoint == "base") & (table.split == "test")].iloc[0]
     assert (base.tasks, base.samples) == (4, 2)
     assert base.greedy_strict == pytest.approx(1 / 4)
@@ -59,17 +60,17 @@ def test_the_summary_counts_greedy_and_sampled_completions_apart(run):
 
 
 def test_the_difference_is_the_mean_of_the_per_task_differences(run):
-    records = results.load_records(run)
-    change, p_value = results.difference(records, ("checkpoint-2", 1), ("base", 1), "test")
+    records = evaluation.load_records(run)
+    change, p_value = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test")
     assert change.value == pytest.approx((0.5 + 0.5 + 0 + 0.5) / 4)
     assert p_value is None
-    greedy, p_value = results.difference(records, ("checkpoint-2", 1), ("base", 1), "test", greedy=True)
+    greedy, p_value = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test", greedy=True)
     assert greedy.value == pytest.approx(2 / 4)
     assert p_value == pytest.approx(0.5)
 
 
 def test_the_choice_takes_the_earlier_of_two_equal_checkpoints_and_orders_by_step(run):
-    assert results.choose(results.load_records(run), shots=1) == "checkpoint-2"
+    assert evaluation.choose_checkpoint(evaluation.load_records(run), shots=1) == "checkpoint-2"
 
 
 def test_an_adapter_that_the_chain_did_not_make_is_summarised_last_and_never_the_choice(run):
@@ -77,9 +78,9 @@ def test_an_adapter_that_the_chain_did_not_make_is_summarised_last_and_never_the
         write_record(run, name, "validation", [[completion(True)] * 3])
     write_record(run, "checkpoint-2", "validation", [[completion(False)] * 2])
     write_record(run, "checkpoint-4", "validation", [[completion(False), completion(True)]])
-    records = results.load_records(run)
-    assert results.choose(records, shots=1) == "checkpoint-4"
-    table = results.summarise(records)
+    records = evaluation.load_records(run)
+    assert evaluation.choose_checkpoint(records, shots=1) == "checkpoint-4"
+    table = evaluation.summarise_records(records)
     assert table[table.split == "validation"].checkpoint.tolist() == [
         *("checkpoint-2", "checkpoint-4", "checkpoint-10"),
         *("checkpoint-2-backup", "mine-2", "my-adapter"),
@@ -90,11 +91,11 @@ def test_an_adapter_that_the_chain_did_not_make_is_summarised_last_and_never_the
 
 def test_policies_that_saw_different_tasks_are_not_compared(run):
     with pytest.raises(ValueError, match="same tasks"):
-        results.difference(results.load_records(run), ("checkpoint-4", 1), ("base", 1), "test")
+        evaluation.paired_difference(evaluation.load_records(run), ("checkpoint-4", 1), ("base", 1), "test")
 
 
 def test_results_csv_holds_every_evaluation_in_order(run):
-    table = results.write(RECIPE, run)
+    table = evaluation.write_results(RECIPE, run)
     assert table[["split", "checkpoint"]].values.tolist() == [
         ["test", "base"],
         ["test", "checkpoint-2"],
@@ -107,7 +108,7 @@ def test_results_csv_holds_every_evaluation_in_order(run):
 
 
 def test_an_extra_evaluation_leaves_the_tables_as_they_are(run):
-    results.write(RECIPE, run)
+    evaluation.write_results(RECIPE, run)
     before = [(run / name).read_bytes() for name in ("results.csv", "results.md")]
     every = [[completion(True)] * 3] * 4
     write_record(run, "base", "human-eval", every)
@@ -117,69 +118,69 @@ def test_an_extra_evaluation_leaves_the_tables_as_they_are(run):
         ("checkpoint-2", "train", 1),
     ):
         write_record(run, checkpoint, split, every, shots=shots)
-    results.write(RECIPE, run)
+    evaluation.write_results(RECIPE, run)
     assert [(run / name).read_bytes() for name in ("results.csv", "results.md")] == before
-    assert set(results.load_records(run).split) == {"human-eval", "test", "train", "validation"}
+    assert set(evaluation.load_records(run).split) == {"human-eval", "test", "train", "validation"}
 
 
 def test_the_comparison_tells_the_warm_start_from_grpo(run):
     yes, no = completion(True), completion(False)
     write_record(run, "warm-start", "test", [[no, yes, no], [no, yes, no], [yes, yes, yes], [no, no, no]])
-    records = results.load_records(run)
-    text = results.comparison(records, "checkpoint-2", trained_shots=1)
+    records = evaluation.load_records(run)
+    text = evaluation.comparison_table(records, "checkpoint-2", trained_shots=1)
     assert "| warm start | strict, sampled | 37.5% | 50.0% | +12.5 [" in text
     assert "| GRPO | strict, sampled | 50.0% | 75.0% | +25.0 [" in text
 
 
 def test_the_warm_start_comes_before_the_first_checkpoint_and_is_never_the_choice(run):
     write_record(run, "warm-start", "validation", [[completion(True)] * 2])
-    records = results.load_records(run)
-    table = results.summarise(records)
+    records = evaluation.load_records(run)
+    table = evaluation.summarise_records(records)
     assert table[table.split == "validation"].checkpoint.tolist()[0] == "warm-start"
-    assert results.choose(records, shots=1) == "checkpoint-2"
+    assert evaluation.choose_checkpoint(records, shots=1) == "checkpoint-2"
 
 
 def test_the_best_prompt_is_the_one_with_which_the_base_samples_best(run):
     write_record(run, "base", "test", [[completion(False), completion(True), completion(True)]] * 4, shots=3)
-    assert results.best_prompt(results.load_records(run)) == 3
+    assert evaluation.best_prompt(evaluation.load_records(run)) == 3
 
 
 def test_hidden_given_visible_is_a_share_of_those_that_pass_the_shown_assert(run):
     fitted = completion(False) | {"visible": True}
     write_record(run, "base", "validation", [[fitted, fitted, completion(True)], [fitted, fitted, completion(False)]])
-    table = results.summarise(results.load_records(run))
+    table = evaluation.summarise_records(evaluation.load_records(run))
     row = table[(table.checkpoint == "base") & (table.split == "validation")].iloc[0]
     assert (row.visible, row.hidden_given_visible, row.greedy_visible) == (3 / 4, 1 / 3, 1.0)
 
 
 def test_an_adapter_that_changes_nothing_is_named(run):
-    assert results.without_effect(results.load_records(run)) == []
+    assert evaluation.without_effect(evaluation.load_records(run)) == []
     write_record(run, "checkpoint-4", "validation", [[completion(True)] * 2], norm=0.0)
     write_record(run, "base", "validation", [[completion(True)] * 2], norm=0.0)
-    records = results.load_records(run)
-    (sentence,) = results.without_effect(records)
+    records = evaluation.load_records(run)
+    (sentence,) = evaluation.without_effect(records)
     assert sentence.startswith("checkpoint-4 changes nothing")
-    assert results.comparison(records, "checkpoint-2", trained_shots=1).endswith(sentence)
+    assert evaluation.comparison_table(records, "checkpoint-2", trained_shots=1).endswith(sentence)
 
 
 def test_rewards_are_means_over_tasks_beside_their_maximum(run):
-    recipe = recipes.load("smoke-code", {"rewards": {"strict_format": 0.5, "tests": 1.0, "truncated": 0.25}})
-    table = results.reward_table(recipe, results.load_records(run), ("base", 1), ("checkpoint-2", 1))
-    assert table.index.tolist() == ["strict_format", "tests", "truncated", results.TOTAL]
+    recipe = runs.load_recipe("smoke-code", {"rewards": {"strict_format": 0.5, "tests": 1.0, "truncated": 0.25}})
+    table = evaluation.reward_table(recipe, evaluation.load_records(run), ("base", 1), ("checkpoint-2", 1))
+    assert table.index.tolist() == ["strict_format", "tests", "truncated", evaluation.TOTAL]
     row = table.loc["strict_format"]
     assert (row.maximum, row.before, row["after / maximum"], row.difference) == (1.0, 0.375, 0.75, 0.375)
     assert row.low <= row.difference <= row.high
     assert table.loc["tests", "after"] == 0.0
     assert table.loc["truncated"].isna().tolist() == [False, False, True, False, True, False, False, False]
-    assert table.loc[results.TOTAL, "maximum"] == 1.5
-    assert table.loc[results.TOTAL, "after"] == pytest.approx(0.375)
+    assert table.loc[evaluation.TOTAL, "maximum"] == 1.5
+    assert table.loc[evaluation.TOTAL, "after"] == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize(("allowed", "paid"), [(2, 0.0), (1, -1.0)])
 def test_rewards_know_under_which_limit_the_completions_were_written(run, allowed, paid):
     settings = {"grpo.max_completion_length": 3 - allowed, "evaluation.max_new_tokens": allowed}
-    recipe = recipes.load("smoke-code", settings | {"rewards": {"truncated": 1.0}})
-    table = results.reward_table(recipe, results.load_records(run), ("base", 1), ("checkpoint-2", 1))
+    recipe = runs.load_recipe("smoke-code", settings | {"rewards": {"truncated": 1.0}})
+    table = evaluation.reward_table(recipe, evaluation.load_records(run), ("base", 1), ("checkpoint-2", 1))
     assert table.loc["truncated", ["before", "after"]].tolist() == [paid, paid]  # the completions have one token
 
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_utils import generation, policy, recipes, runs, training
+from grpo_utils import policy, runs, training
 
 WEIGHTS = "adapter_model.safetensors"
 TIMES = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
 @pytest.fixture
-def load(tiny_model) -> Callable[..., recipes.Recipe]:
+def load(tiny_model) -> Callable[..., runs.Recipe]:
     """Steps of one group of four, by a small random model that learns to be brief; an epoch is two tasks long."""
 
-    def tiny(warm: bool = False, **grpo: Any) -> recipes.Recipe:
+    def tiny(warm: bool = False, **grpo: Any) -> runs.Recipe:
         settings: dict[str, Any] = {"model": {"name": str(tiny_model), "dtype": "float32"}, "prompt.shots": 0}
         settings |= {"lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"]}}
         settings |= {"rewards": {"overlong": 1.0}, "dataset.limits.train": 2}
@@ -30,14 +30,14 @@ def load(tiny_model) -> Callable[..., recipes.Recipe]:
         chosen: dict[str, Any] = {"num_generations": 4, "temperature": 1.0, "max_completion_length": 24}
         chosen |= {"learning_rate": 1e-2} | grpo
         settings |= {f"grpo.{key}": value for key, value in chosen.items()}
-        return recipes.load("smoke-code", settings if warm else settings | {"warm_start": None})
+        return runs.load_recipe("smoke-code", settings if warm else settings | {"warm_start": None})
 
     return tiny
 
 
 def log(run: Path) -> list[dict[str, Any]]:
     """Everything that was logged, but times."""
-    entries = training.read_log(run / "training_log.jsonl")
+    entries = runs.read_log(run / "training_log.jsonl")
     return [{key: value for key, value in entry.items() if key not in TIMES} for entry in entries]
 
 
@@ -45,9 +45,9 @@ def weights(run: Path) -> dict[str, dict[str, torch.Tensor]]:
     return {folder.name: load_file(folder / WEIGHTS) for folder in runs.checkpoints(run)}
 
 
-def assert_resumed_as_undisturbed(recipe: recipes.Recipe, steps: list[int]) -> list[dict[str, Any]]:
+def assert_resumed_as_undisturbed(recipe: runs.Recipe, steps: list[int]) -> list[dict[str, Any]]:
     """Trains, loses the last checkpoint and trains again; `steps` is where checkpoints fall. Returns the log."""
-    run = runs.start(recipe)
+    run = runs.start_run(recipe)
     training.train(recipe, run)
     expected, adapters = log(run), weights(run)
     assert list(adapters) == [f"checkpoint-{step}" for step in steps]
@@ -96,7 +96,7 @@ def test_checkpoints_fall_between_generations(settings, steps, load):
 def test_a_signal_waits_for_the_steps_on_the_completions_at_hand(load, capsys):
     assert threading.current_thread() is threading.main_thread()
     recipe = load(beta=0.04, num_iterations=2, max_steps=4, save_steps=4)
-    run = runs.start(recipe)
+    run = runs.start_run(recipe)
     training.train(recipe, run)
     expected, adapters = log(run), weights(run)
     shutil.rmtree(run / "checkpoints" / "checkpoint-4")
@@ -119,7 +119,7 @@ def test_a_signal_waits_for_the_steps_on_the_completions_at_hand(load, capsys):
 def test_a_checkpoint_holds_the_policy_alone(load):
     """Not the reference, which is the warm start: it would be as large again in every checkpoint."""
     recipe = load(warm=True, beta=0.04, max_steps=1)
-    run = runs.start(recipe)
+    run = runs.start_run(recipe)
     (checkpoint,) = training.train(recipe, run)
     assert not [path for path in checkpoint.iterdir() if path.is_dir()]
     start = load_file(run / "checkpoints" / runs.WARM_START / WEIGHTS)
@@ -128,7 +128,7 @@ def test_a_checkpoint_holds_the_policy_alone(load):
 
 def test_an_adapter_on_4_bit_weights_keeps_its_precision(load, monkeypatch):
     """TRL holds it in bfloat16. Here the weights are only said to be in 4 bits: a CPU has no kernels for them."""
-    whole = policy.load
+    whole = policy.load_policy
 
     def said_to_be_quantized(model: Any) -> policy.Policy:
         base = whole(model)
@@ -138,7 +138,7 @@ def test_an_adapter_on_4_bit_weights_keeps_its_precision(load, monkeypatch):
     monkeypatch.setattr(policy, "load", said_to_be_quantized)
     recipe = load(max_steps=2)
     assert_resumed_as_undisturbed(recipe, [1, 2])
-    (adapter, *_) = weights(runs.outputs() / recipe.name).values()
+    (adapter, *_) = weights(runs.outputs_folder() / recipe.name).values()
     assert {tensor.dtype for tensor in adapter.values()} == {torch.bfloat16}
 
 
@@ -154,17 +154,17 @@ def test_every_completion_of_a_step_has_a_seed_of_its_own():
     for step in (0, 0, 0, 1, 1):
         for one in both:
             one.state.global_step = step
-            drawn += generation._seeds(one, 4)
+            drawn += training.generation._seeds(one, 4)
     assert len(set(drawn)) == len(drawn) == 5 * 2 * 4
     again = trainer(0)  # in a new process, from the checkpoint of step 1
     again.state.global_step = 1
-    assert generation._seeds(again, 4) + generation._seeds(again, 4) == drawn[24:28] + drawn[32:36]
+    assert training.generation._seeds(again, 4) + training.generation._seeds(again, 4) == drawn[24:28] + drawn[32:36]
 
 
 def test_a_folder_beside_the_checkpoints_is_the_users(tmp_path):
     for name in ("checkpoint-10", "checkpoint-2", "checkpoint-2-backup", "checkpoint-best", "warm-start-old"):
-        runs.write(tmp_path / "checkpoints" / name / "weights", "0.5")
-        runs.seal(tmp_path / "checkpoints" / name)
+        runs.write_file(tmp_path / "checkpoints" / name / "weights", "0.5")
+        runs.seal_adapter(tmp_path / "checkpoints" / name)
     (tmp_path / "checkpoints" / "checkpoint-11").mkdir()  # a kill cut it short
     assert [folder.name for folder in runs.checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
     assert runs.drop_damaged(tmp_path) == runs.drop_extra(tmp_path) == runs.checkpoints(tmp_path)

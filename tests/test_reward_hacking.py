@@ -13,10 +13,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from grpo_utils import identity, rewards, tasks
+from grpo_utils import policy, rewards, tasks
 from grpo_utils.rewards import REGISTRY
+from grpo_utils.runs import ROOT
 from grpo_utils.sandbox import Sandbox, Verdict
-from grpo_utils.tasks import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "07_reward_hacking.ipynb"
 TASK = tasks.CodeTask(
@@ -25,7 +25,7 @@ TASK = tasks.CodeTask(
     code="def add(a, b): return a + b",
     test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"],
 )
-STARTER = [task for task in tasks.load("starter", "train") if isinstance(task, tasks.CodeTask)]
+STARTER = [task for task in tasks.load_tasks("starter", "train") if isinstance(task, tasks.CodeTask)]
 
 
 def begun(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def chapter(tmp_path_factory) -> Iterator[dict[str, Any]]:
 def paid(codes: list[str], owners: list[tasks.CodeTask]) -> dict[str, list[float | None]]:
     """What the careless grader and ours pay for programs."""
     texts = [f"<thought>So.</thought><answer>\n{code}\n</answer>" for code in codes]
-    functions, _ = rewards.build(dict.fromkeys(("careless", "tests", "hidden_tests"), 1.0), visible_asserts=1)
+    functions, _ = rewards.build_rewards(dict.fromkeys(("careless", "tests", "hidden_tests"), 1.0), visible_asserts=1)
     return {function.__name__: function(texts, **tasks.columns(owners)) for function in functions}
 
 
@@ -144,7 +144,7 @@ def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tin
     again["begin"]("careless", again["variant"](again["steps"], careless=1.0))
     assert (places[0] / "checkpoints" / "checkpoint-2").is_dir()
     again["begin"]("careless", again["variant"](again["steps"] + 1, careless=1.0))
-    assert {path.name for path in (places[0] / "checkpoints").iterdir()} == {"warm-start", identity.MADE_WITH}
+    assert {path.name for path in (places[0] / "checkpoints").iterdir()} == {"warm-start", policy.MADE_WITH}
 
 
 def test_the_two_trainings_differ_in_their_reward_alone(chapter, monkeypatch):

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from trl.rewards.format_rewards import think_format_reward
 from trl.rewards.other_rewards import get_soft_overlong_punishment
 
-from grpo_utils import recipes, rewards
-from grpo_utils.errors import UserError
+from grpo_utils import rewards, runs
 from grpo_utils.rewards import REGISTRY
-from grpo_utils.rewards import code as code_rewards
+from grpo_utils.runs import UserError
+
+# import gone
 from grpo_utils.sandbox import Verdict
 
 CORPUS = json.loads((Path(__file__).parent / "data" / "rewards.json").read_text())
@@ -27,7 +28,7 @@ RIGHT = "<thought>easy\n</thought>\n<answer>\n42\n</answer>"
 def pay(name: str, rows: list[dict], as_chat: bool = False) -> list:
     """What a reward of the corpus pays for some of its rows, given to it together."""
     table = CORPUS[name]
-    (function,), _ = rewards.build({name: 1.0}, **table.get("settings", {}))
+    (function,), _ = rewards.build_rewards({name: 1.0}, **table.get("settings", {}))
     completions = [row["completion"] for row in rows]
     if as_chat:
         completions = [[{"role": "assistant", "content": text}] for text in completions]
@@ -66,7 +67,7 @@ def test_what_is_paid_stays_within_the_declared_range(name):
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_configured_reward_can_be_pickled_and_keeps_its_name(name):
-    (function,), _ = rewards.build({name: 1.0}, tags=("think", "answer"), max_completion_length=100)
+    (function,), _ = rewards.build_rewards({name: 1.0}, tags=("think", "answer"), max_completion_length=100)
     copy = pickle.loads(pickle.dumps(function))
     assert copy.__name__ == name
     assert repr(copy) == repr(function)  # the same function with the same settings
@@ -78,12 +79,12 @@ def test_a_fault_of_the_sandbox_is_none_or_stops_the_run_and_never_zero(name, mo
         def check_many(self, checks):
             return [Verdict("infrastructure", error_message="no space left") for _ in checks]
 
-    monkeypatch.setattr(code_rewards, "shared", Broken)
+    monkeypatch.setattr(rewards.code, "shared", Broken)
     columns = {key: [value] for key, value in CORPUS[name]["columns"].items()}
     completion = f"<answer>def inc(n): return n + 1  # {name}</answer>"  # the last batch is kept, so take a new one
-    (function,), _ = rewards.build({name: 1.0})
+    (function,), _ = rewards.build_rewards({name: 1.0})
     assert function([completion], **columns) == [None]
-    (function,), _ = rewards.build({name: 1.0}, stop_on_fault=True)
+    (function,), _ = rewards.build_rewards({name: 1.0}, stop_on_fault=True)
     with pytest.raises(rewards.SandboxFault, match=r"no space left.*run the same command again"):
         function([completion], **columns)
     monkeypatch.undo()
@@ -100,14 +101,14 @@ def test_hidden_and_visible_tests_are_unknown_where_there_are_none():
 
 def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_grade_it(monkeypatch):
     ran = []
-    shared = code_rewards.shared
+    shared = rewards.code.shared
 
     class Counting:
         def check_many(self, checks):
             ran.extend(checks)
             return shared().check_many(checks)
 
-    monkeypatch.setattr(code_rewards, "shared", Counting)
+    monkeypatch.setattr(rewards.code, "shared", Counting)
     rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}] * 2
     assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0, 1.0]] * 3
     assert len(ran) == 1
@@ -129,7 +130,7 @@ def test_no_reward_raises_on_an_odd_completion(name):
     said = [None, "", 42, [], [{"type": "text", "text": "<answer>4"}, {"type": "image"}, {"text": "2</answer>"}]]
     chats = [[], *([{"role": "assistant", "content": content}] for content in said), [{"role": "assistant"}]]
     columns = {key: [value] * len(chats) for key, value in CORPUS[name]["columns"].items()}
-    (function,), _ = rewards.build({name: 1.0}, **CORPUS[name].get("settings", {}))
+    (function,), _ = rewards.build_rewards({name: 1.0}, **CORPUS[name].get("settings", {}))
     texts = ["", "", "", "42", "", "<answer>42</answer>", ""]
     assert rewards.texts(chats) == texts
     columns["completion_ids"] = [[0] * 3] * len(chats)
@@ -183,14 +184,14 @@ def test_lengths_are_compared_within_a_prompt():
 
 def test_an_unknown_reward_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match=r"no reward 'tets' \(did you mean 'tests'\?\)"):
-        rewards.build({"tets": 1.0})
+        rewards.build_rewards({"tets": 1.0})
 
 
 def test_an_unknown_or_missing_setting_is_refused_by_name():
     with pytest.raises(UserError, match=r"setting 'tag' \(did you mean 'tags'\?\)"):
-        rewards.build({"tests": 1.0}, tag=("a", "b"))
+        rewards.build_rewards({"tests": 1.0}, tag=("a", "b"))
     with pytest.raises(UserError, match="'overlong' needs the setting 'max_completion_length'"):
-        rewards.build({"overlong": 1.0})
+        rewards.build_rewards({"overlong": 1.0})
 
 
 def test_a_reward_that_can_only_pay_one_number_is_refused():
@@ -198,10 +199,10 @@ def test_a_reward_that_can_only_pay_one_number_is_refused():
         rewards.reward(1.0, 1.0)
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", runs.recipe_names())
 def test_the_rewards_of_every_recipe_can_be_built(name):
-    recipe = recipes.load(name)
-    functions, weights = rewards.of_recipe(recipe)
+    recipe = runs.load_recipe(name)
+    functions, weights = rewards.recipe_rewards(recipe)
     assert dict(zip([function.__name__ for function in functions], weights, strict=True)) == recipe.rewards
 
 

@@ -5,17 +5,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from grpo_utils import recipes, rollouts, runs, tasks
-from grpo_utils.rollouts import Rollouts
+from grpo_utils import runs, tasks
+from grpo_utils.show import rollouts
+from grpo_utils.show.rollouts import Rollouts
 
-RECIPE = recipes.load("smoke-code")
+RECIPE = runs.load_recipe("smoke-code")
 TASKS = tasks.load_split(RECIPE, "train")
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 
 
 def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
     """A row as TRL writes it: the prompt is the whole chat, decoded."""
-    chat = tasks.messages(task, RECIPE.prompt, tasks.examples(RECIPE, 1))
+    chat = tasks.prompt_messages(task, RECIPE.prompt, tasks.worked_examples(RECIPE, 1))
     prompt = "\n".join(f"{message['role']}\n{message['content']}" for message in chat) + "\nassistant\n"
     row = {"step": 3, "prompt": prompt, "completion": completion, "tests": paid, "runs": 1.0, "strict_format": None}
     return row | {"advantage": advantage}
@@ -86,7 +87,7 @@ def test_a_run_that_was_not_trained_names_the_notebook(tmp_path):
 
 
 def test_the_static_page_holds_the_rollouts_and_runs_nothing_of_theirs(run):
-    page = rollouts.write_page(RECIPE, run).read_text(encoding="utf-8")
+    page = rollouts.write_rollouts(RECIPE, run).read_text(encoding="utf-8")
     assert "This page includes 1 of 1 step, 2 prompts and 3 completions." in page
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in page

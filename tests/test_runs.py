@@ -7,10 +7,10 @@ import nbformat
 import pytest
 import torch
 
-from grpo_utils import recipes, reproduce, runs
-from grpo_utils.runs import RunError
+from grpo_utils import runs
+from grpo_utils.runs import RunError, chain
 
-SMOKE = recipes.load("smoke-code")
+SMOKE = runs.load_recipe("smoke-code")
 
 # ------------------------------------------------------------------------------------------------- a chapter's stamp
 
@@ -37,13 +37,13 @@ def notebook(path: Path, prose: str, *sources: str) -> Path:
 def test_a_notebook_s_stamp_is_that_of_its_code(prose, sources, same, tmp_path):
     first = notebook(tmp_path / "01_a.ipynb", "# Title", "x = 1", "%time y = await x")
     second = notebook(tmp_path / "01_b.ipynb", prose, *sources)
-    stamps = [reproduce.stamp_of(path, {"RECIPE": "smoke-code"}, "data") for path in (first, second)]
+    stamps = [chain.stamp_of(path, {"RECIPE": "smoke-code"}, "data") for path in (first, second)]
     assert (stamps[0] == stamps[1]) == same
 
 
 # ------------------------------------------------------------------------------------- reading a run without its GPU
 
-FOR_GPU = recipes.load("smoke-code", {"without_gpu": "cpu-code", "name": "far"})
+FOR_GPU = runs.load_recipe("smoke-code", {"without_gpu": "cpu-code", "name": "far"})
 
 
 @pytest.fixture
@@ -63,26 +63,26 @@ def test_a_command_that_reads_says_that_there_is_no_run_and_makes_none(name, no_
     module = __import__(f"grpo_utils.{name}", fromlist=["main"])
     with pytest.raises(RunError, match=r"^There is no run 'llama3-8b-mbpp-a100' in .*: make it first .*\.$"):
         call(module, "--recipe", "llama3-8b-mbpp-a100")
-    assert not runs.outputs().exists()
+    assert not runs.outputs_folder().exists()
 
 
 def test_a_run_of_a_gpu_is_read_without_one(no_gpu):
     with pytest.raises(RunError, match="needs a GPU"):
-        runs.start(FOR_GPU)
+        runs.start_run(FOR_GPU)
     with pytest.MonkeyPatch.context() as there:
         there.setattr(torch.cuda, "is_available", lambda: True)
-        run = runs.start(FOR_GPU)
-    assert runs.existing(FOR_GPU) == run
+        run = runs.start_run(FOR_GPU)
+    assert runs.existing_run(FOR_GPU) == run
     (run / "recipe.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="holds a run with other settings"):
-        runs.existing(FOR_GPU)
+        runs.existing_run(FOR_GPU)
 
 
 # ---------------------------------------------------------------------------------------------------- starting over
 
 
 def test_every_notebook_that_keeps_something_is_one_of_the_chain():
-    assert set(reproduce.KEPT) <= {path.stem for path in reproduce.notebooks()}
+    assert set(chain.KEPT) <= {path.stem for path in chain.list_notebooks()}
 
 
 ADAPTERS = ("warm-start", "checkpoint-2")
@@ -103,9 +103,9 @@ def finished(folder: Path) -> Path:
         *("checkpoints/made_with.txt", "checkpoints/warm-start/weights", "checkpoints/checkpoint-2/weights"),
         *(f"evaluations/base.{split}.1shot.json" for split in ("train", "validation", "test", "human-eval")),
         *("from_scratch/server.py", "reward_hacking/tests/log", "dpo/pairs.jsonl", "teacher/training_log.jsonl"),
-        *(f"notebooks/{path.stem}.stamp" for path in reproduce.notebooks()),
+        *(f"notebooks/{path.stem}.stamp" for path in chain.list_notebooks()),
     ):
-        runs.write(folder / name, "x")
+        runs.write_file(folder / name, "x")
     return folder
 
 
@@ -123,13 +123,13 @@ def finished(folder: Path) -> Path:
     ],
 )
 def test_forced_notebooks_make_again_what_they_made_and_nothing_else(only, first, gone, monkeypatch):
-    run, chosen, executed = finished(runs.outputs() / SMOKE.name), reproduce.choose(only, first), []
+    run, chosen, executed = finished(runs.outputs_folder() / SMOKE.name), chain.choose_notebooks(only, first), []
     (run / "recipe.yaml").write_text(SMOKE.to_yaml())
-    monkeypatch.setattr(reproduce, "execute", lambda path, run, parameters: executed.append(contents(run)))
+    monkeypatch.setattr(chain, "execute", lambda path, run, parameters: executed.append(contents(run)))
     before = contents(run)
-    reproduce.reproduce(SMOKE, {}, chosen, forced=True)
+    chain.reproduce(SMOKE, {}, chosen, forced=True)
     assert len(executed) == len(chosen)
-    stamps = {f"notebooks/{path.stem}.stamp" for path in reproduce.notebooks() if path.stem >= chosen[0].stem}
+    stamps = {f"notebooks/{path.stem}.stamp" for path in chain.list_notebooks() if path.stem >= chosen[0].stem}
     assert before - executed[0] == gone | stamps
 
 
@@ -143,16 +143,16 @@ def test_what_was_linked_into_a_run_is_not_removed_with_it(tmp_path):
     run, elsewhere = finished(tmp_path / "run"), tmp_path / "big-disk"
     (run / "checkpoints").rename(elsewhere)
     (run / "checkpoints").symlink_to(elsewhere)
-    runs.remove([run / "checkpoints"])
+    runs.remove_files([run / "checkpoints"])
     assert not (run / "checkpoints").is_symlink()
     assert (elsewhere / "checkpoint-2" / "weights").is_file()
 
 
 def test_the_records_of_a_checkpoint_that_only_a_signal_asked_for_go_with_it(tmp_path):
     for step in (2, 3):
-        runs.write(tmp_path / f"checkpoints/checkpoint-{step}/weights", "x")
-        runs.seal(tmp_path / f"checkpoints/checkpoint-{step}")
-        runs.write(tmp_path / f"evaluations/checkpoint-{step}.validation.1shot.json", "{}")
+        runs.write_file(tmp_path / f"checkpoints/checkpoint-{step}/weights", "x")
+        runs.seal_adapter(tmp_path / f"checkpoints/checkpoint-{step}")
+        runs.write_file(tmp_path / f"evaluations/checkpoint-{step}.validation.1shot.json", "{}")
     (tmp_path / "checkpoints/checkpoint-3" / runs.EXTRA).touch()
     runs.drop_extra(tmp_path)
     assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["checkpoint-2.validation.1shot.json"]
@@ -167,18 +167,18 @@ def test_a_relative_folder_is_the_same_for_a_command_and_its_notebooks(tmp_path,
     monkeypatch.setenv("GRPO_DATA_DIR", "data")
     code = "from grpo_utils import runs, tasks\nprint(runs.outputs(), tasks.loading.folders()[0].absolute())"
     path = notebook(tmp_path / "01_a.ipynb", "# Title", code)
-    runs.outputs().mkdir()
-    reproduce.execute(path, runs.outputs(), {})
-    (printed,) = nbformat.read(runs.outputs() / "notebooks" / path.name, as_version=4).cells[1].outputs
+    runs.outputs_folder().mkdir()
+    chain.execute_notebook(path, runs.outputs_folder(), {})
+    (printed,) = nbformat.read(runs.outputs_folder() / "notebooks" / path.name, as_version=4).cells[1].outputs
     assert printed.text == f"{tmp_path / 'mine'} {tmp_path / 'data'}\n"
-    assert runs.outputs() == tmp_path / "mine"
+    assert runs.outputs_folder() == tmp_path / "mine"
 
 
 @pytest.mark.parametrize(("named", "expected"), [("/big/cache", "/big/cache"), ("", "/me/.cache"), ("c", "/me/.cache")])
 def test_the_cache_is_no_folder_of_whoever_happens_to_work_in_it(named, expected, monkeypatch):
     monkeypatch.setenv("HOME", "/me")
     monkeypatch.setenv("XDG_CACHE_HOME", named)
-    assert runs.cache() == Path(expected) / "grpo_utils"
+    assert runs.cache_folder() == Path(expected) / "grpo_utils"
 
 
 def test_a_named_cache_needs_no_home(monkeypatch):
@@ -187,4 +187,4 @@ def test_a_named_cache_needs_no_home(monkeypatch):
 
     monkeypatch.setattr(Path, "home", nobody)
     monkeypatch.setenv("XDG_CACHE_HOME", "/big")
-    assert runs.cache() == Path("/big/grpo_utils")
+    assert runs.cache_folder() == Path("/big/grpo_utils")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import audit, evaluation, recipes, rewards, tasks, widgets
+from grpo_utils import evaluation, rewards, runs, tasks
+from grpo_utils.rewards import audit
+from grpo_utils.show import browser
 from grpo_utils.tasks import DataError, ScriptTask
 
 FILE = Path(__file__).parent / "data" / "scripts.jsonl"
-RECIPE = recipes.load("cpu-code")
+RECIPE = runs.load_recipe("cpu-code")
 TASKS = tasks.read_jsonl(FILE)
 SUM = TASKS[0]
 PLAIN = json.loads(FILE.read_text(encoding="utf-8").splitlines()[0])
@@ -87,7 +89,7 @@ def test_the_prompt_shows_as_many_pairs_as_the_recipe_says():
 )
 def test_every_reward_of_the_sandbox_pays_for_scripts(name, shown, paid):
     names = ["tests", "tests_graded", "runs", "error_graded", "visible_tests", "hidden_tests"]
-    functions, _ = rewards.build(dict.fromkeys(names, 1.0), visible_asserts=shown)
+    functions, _ = rewards.build_rewards(dict.fromkeys(names, 1.0), visible_asserts=shown)
     columns = tasks.columns([SUM])
     assert [function([wrap(PROGRAMS[name])], **columns)[0] for function in functions] == pytest.approx(paid)
 
@@ -95,8 +97,8 @@ def test_every_reward_of_the_sandbox_pays_for_scripts(name, shown, paid):
 def test_rewards_pay_exactly_where_evaluation_says_so(sandbox):
     texts = [wrap(code) for code in PROGRAMS.values()]
     owners = [SUM] * len(texts)
-    judged = evaluation.judge(owners, texts, RECIPE, sandbox)
-    functions, _ = rewards.of_recipe(RECIPE.model_copy(update={"rewards": {"tests": 1.0, "visible_tests": 1.0}}))
+    judged = evaluation.judge_completions(owners, texts, RECIPE, sandbox)
+    functions, _ = rewards.recipe_rewards(RECIPE.model_copy(update={"rewards": {"tests": 1.0, "visible_tests": 1.0}}))
     strict, visible = (function(texts, **tasks.columns(owners)) for function in functions)
     assert strict == [float(one["strict"]) for one in judged] == [1, 0, 0, 0, 0]
     assert visible == [float(one["visible"]) for one in judged] == [1, 1, 0, 1, 0]
@@ -105,8 +107,10 @@ def test_rewards_pay_exactly_where_evaluation_says_so(sandbox):
 
 
 def test_the_browser_names_the_input_on_which_a_program_fails(sandbox):
-    found = evaluation.judge([SUM] * 2, [wrap(PROGRAMS["stops"]), wrap(PROGRAMS["silent"])], RECIPE, sandbox)
-    assert [widgets.verdict_of(one, SUM) for one in found] == [
+    found = evaluation.judge_completions(
+        [SUM] * 2, [wrap(PROGRAMS["stops"]), wrap(PROGRAMS["silent"])], RECIPE, sandbox
+    )
+    assert [browser.verdict_of(one, SUM) for one in found] == [
         "name at `'1000000000000 1' -> '1000000000001'`: NameError: name 'c' is not defined",
         "no output at `'2 3' -> '5'`: NoOutput: the program printed nothing",
     ]
@@ -115,9 +119,13 @@ def test_the_browser_names_the_input_on_which_a_program_fails(sandbox):
 def test_the_audit_finds_every_promise_kept():
     names = {name for name, entry in rewards.REGISTRY.items() if "candidate_may_decide" in entry.settings}
     weights = dict.fromkeys(sorted(names), 1.0)
-    functions, weights = rewards.build(weights, max_completion_length=8000)
-    found = audit.audit(
-        functions, audit.examples(TASKS, RECIPE.prompt), RECIPE.prompt.tags, weights=weights, max_completion_length=8000
+    functions, weights = rewards.build_rewards(weights, max_completion_length=8000)
+    found = audit.audit_rewards(
+        functions,
+        audit.audit_examples(TASKS, RECIPE.prompt),
+        RECIPE.prompt.tags,
+        weights=weights,
+        max_completion_length=8000,
     )
     assert found.failures == []
     assert found.table.loc["gold", "tests"] == 1.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils.recipes import Dataset
-from grpo_utils.signal_guard import RULES, SignalGuard, SignalWarning
+from grpo_utils.runs import Dataset
+from grpo_utils.training import RULES, SignalGuard, SignalWarning
 
 LOGS = Path(__file__).parent / "data" / "logs"
 HEALTHY = [json.loads(line) for line in (LOGS / "healthy.jsonl").read_text().splitlines()][1:]  # the first is a header

@@ -10,8 +10,8 @@ from types import ModuleType
 import nbformat
 import pytest
 
-from grpo_utils import recipes, reproduce, runs
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs
+from grpo_utils.runs import ROOT, chain
 
 
 def load(name: str) -> ModuleType:
@@ -74,14 +74,14 @@ def write(path: Path) -> None:
 def test_a_notebook_s_page_says_where_its_outputs_are_from_and_names_no_path(
     tmp_path, monkeypatch, executed, stamp, words
 ):
-    source, recipe = tmp_path / "01_one.ipynb", recipes.load("smoke-code")
-    monkeypatch.setattr(reproduce, "CHAIN", tmp_path)
+    source, recipe = tmp_path / "01_one.ipynb", runs.load_recipe("smoke-code")
+    monkeypatch.setattr(chain, "CHAIN", tmp_path)
     write(source)
-    run = runs.outputs() / recipe.name
+    run = runs.outputs_folder() / recipe.name
     if executed:
         write(run / "notebooks" / source.name)
-        today = reproduce.stamps(recipe, {})[source]
-        reproduce.stamp_path(run, source).write_text(stamp or today)
+        today = chain.stamps(recipe, {})[source]
+        chain.stamp_path(run, source).write_text(stamp or today)
     (note,) = build.provenance(recipe, {}, "reproduce").values()
     page = tmp_path / build.stage_notebook(source, run, tmp_path, note)
     assert note.endswith(words)

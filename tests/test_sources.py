@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import sources
-from grpo_utils.tasks import ROOT
+from grpo_utils import runs
+from grpo_utils.runs import ROOT
 
 SOURCE = '''"""A module."""
 
@@ -38,44 +38,44 @@ class Circle:
 )
 def test_code_is_the_same_when_only_prose_and_layout_differ(old, new, same):
     assert SOURCE.replace(old, new) != SOURCE
-    assert (sources.meaning(SOURCE) == sources.meaning(SOURCE.replace(old, new))) == same
+    assert (runs.meaning_hash(SOURCE) == runs.meaning_hash(SOURCE.replace(old, new))) == same
 
 
 def test_a_hash_is_the_same_on_every_python_that_the_project_is_for():
     """A text with what `ast` writes out differently in 3.11, 3.12 and 3.13; all three gave this hash."""
     source = 'class A: pass\nasync def f(a, *, b=None): return f"{a!r:>{b}}" "c" f"{b=}", {**a}, ..., 1j, b"\\xff"\n'
-    assert sources.meaning(source) == "361d143fa50821f1f592eba2d385a3c9b448d3a95b3cfc516bf2283fb318a692"
+    assert runs.meaning_hash(source) == "361d143fa50821f1f592eba2d385a3c9b448d3a95b3cfc516bf2283fb318a692"
 
 
 @pytest.mark.parametrize("text", ["def half(", "x = '\0'", "'\ud800'"])
 def test_a_text_that_is_no_python_is_hashed_as_it_is(text):
-    assert sources.meaning(text) == sources.meaning(text) != sources.meaning(text + " ")
+    assert runs.meaning_hash(text) == runs.meaning_hash(text) != runs.meaning_hash(text + " ")
 
 
 def package(folder: Path, monkeypatch) -> Path:
     """A copy of the package's sources, which hashes are taken of from now on."""
     shutil.copytree(ROOT / "grpo_utils", folder / "grpo_utils", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(sources, "ROOT", folder)
+    monkeypatch.setattr(runs.sources, "ROOT", folder)
     return folder / "grpo_utils"
 
 
 def test_a_typo_in_a_docstring_is_no_other_code_and_a_changed_number_is(tmp_path, monkeypatch):
     folder = package(tmp_path, monkeypatch)
-    before = sources.code_hash(), sources.code_hash("rewards", "training.py")
+    before = runs.code_hash(), runs.code_hash("rewards", "training.py")
     module = folder / "rewards" / "code.py"
     text = module.read_text()
     module.write_text(text.replace('"""', '"""Oh. ', 1) + "\n# a remark\n")
-    assert (sources.code_hash(), sources.code_hash("rewards", "training.py")) == before
+    assert (runs.code_hash(), runs.code_hash("rewards", "training.py")) == before
     module.write_text(text + "\nMORE = 1\n")
-    changed = sources.code_hash(), sources.code_hash("rewards", "training.py")
+    changed = runs.code_hash(), runs.code_hash("rewards", "training.py")
     assert changed[0] != before[0]
     assert changed[1] != before[1]
-    assert sources.code_hash("policy") == sources.code_hash("policy")
+    assert runs.code_hash("policy") == runs.code_hash("policy")
     module.rename(module.with_name("renamed.py"))
-    assert sources.code_hash("rewards") not in changed
+    assert runs.code_hash("rewards") not in changed
 
 
 def test_a_module_that_is_named_and_missing_is_not_hashed_as_nothing(tmp_path, monkeypatch):
     package(tmp_path, monkeypatch)
     with pytest.raises(FileNotFoundError):
-        sources.code_hash("no_such_module.py")
+        runs.code_hash("no_such_module.py")

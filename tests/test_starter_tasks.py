@@ -12,7 +12,7 @@ import pytest
 from grpo_utils import tasks
 from grpo_utils.sandbox import Check
 
-SPLITS = {split: tasks.load("starter", split) for split in tasks.SPLITS}
+SPLITS = {split: tasks.load_tasks("starter", split) for split in tasks.SPLITS}
 EVERY = [(split, task) for split, batch in SPLITS.items() for task in batch]
 
 

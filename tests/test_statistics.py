@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grpo_utils.statistics import (
+from grpo_utils.evaluation import (
     across_seeds,
     best_of,
     bootstrap_mean,

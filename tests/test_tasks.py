@@ -13,11 +13,11 @@ from pathlib import Path
 import datasets
 import pytest
 
-from grpo_utils import recipes, tasks
+from grpo_utils import runs, tasks
 from grpo_utils.sandbox import Check, asserts_of
-from grpo_utils.tasks import DataError, loading
+from grpo_utils.tasks import DataError
 
-PROMPT = recipes.load("cpu-code").prompt
+PROMPT = runs.load_recipe("cpu-code").prompt
 GOOD = {
     "task_id": 1,
     "text": "Write a function to add.",
@@ -63,7 +63,7 @@ def test_a_malformed_line_is_named_with_its_file(line, message, tmp_path, monkey
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(GOOD), line])
     with pytest.raises(DataError, match=message):
-        tasks.load("mine", "train")
+        tasks.load_tasks("mine", "train")
 
 
 PLAIN = [json.dumps(GOOD), json.dumps(GOOD | {"task_id": 2, "text": "Größe \u2028 2."}, ensure_ascii=False)]
@@ -160,21 +160,21 @@ def test_a_prelude_need_not_end_its_line(sandbox):
 
 def test_a_data_set_comes_from_one_folder_and_a_split_that_it_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(loading, "_from_hub", lambda name, split: pytest.fail("went to the hub"))
+    monkeypatch.setattr(tasks.loading, "_from_hub", lambda name, split: pytest.fail("went to the hub"))
     write(tmp_path, PLAIN, name="starter")
     with pytest.raises(DataError, match=r"starter has no test\.jsonl; put the test tasks there"):
-        tasks.load("starter", "test")
+        tasks.load_tasks("starter", "test")
     write(tmp_path, PLAIN, name="gsm8k")
     with pytest.raises(DataError, match=r"gsm8k has no test\.jsonl"):
-        tasks.load("gsm8k", "test")
+        tasks.load_tasks("gsm8k", "test")
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match=r"mine has no train\.jsonl"):
-        tasks.load("mine", "prompt")
+        tasks.load_tasks("mine", "prompt")
 
 
 def test_a_data_set_that_is_nowhere_says_where_to_put_it():
     with pytest.raises(DataError, match=r"put train\.jsonl into .*mine"):
-        tasks.load("mine", "train")
+        tasks.load_tasks("mine", "train")
 
 
 def test_a_data_set_without_a_hub_says_both_ways_to_get_it(monkeypatch, tmp_path):
@@ -183,19 +183,19 @@ def test_a_data_set_without_a_hub_says_both_ways_to_get_it(monkeypatch, tmp_path
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(loading, "ROOT", tmp_path)
+    monkeypatch.setattr(tasks.loading, "ROOT", tmp_path)
     with pytest.raises(DataError, match=r"tasks download mbpp.* GRPO_DATA_DIR"):
-        tasks.load("mbpp", "train")
+        tasks.load_tasks("mbpp", "train")
 
 
 def test_the_folder_in_the_environment_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(GOOD | {"task_id": i}) for i in range(10)], name="starter")
-    assert {task.text for task in tasks.load("starter", "train")} == {GOOD["text"]}
+    assert {task.text for task in tasks.load_tasks("starter", "train")} == {GOOD["text"]}
 
 
 def test_the_prompt_shows_as_many_asserts_as_the_recipe_says():
-    task = tasks.load("starter", "train")[0]
+    task = tasks.load_tasks("starter", "train")[0]
     for shown in range(4):
         text = task.question(PROMPT.model_copy(update={"visible_asserts": shown}))
         assert [test in text for test in task.test_list[:3]] == [i < shown for i in range(3)]
@@ -203,12 +203,12 @@ def test_the_prompt_shows_as_many_asserts_as_the_recipe_says():
 
 
 def test_a_chat_has_a_turn_for_the_user_and_the_assistant_per_example():
-    recipe = recipes.load("cpu-code")
-    examples = tasks.examples(recipe, 3)
-    chat = tasks.messages(tasks.load("starter", "train")[0], recipe.prompt, examples)
+    recipe = runs.load_recipe("cpu-code")
+    examples = tasks.worked_examples(recipe, 3)
+    chat = tasks.prompt_messages(tasks.load_tasks("starter", "train")[0], recipe.prompt, examples)
     assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 3, "user"]
     with pytest.raises(DataError, match="asks for 20 worked examples; starter has 8"):
-        tasks.examples(recipe, 20)
+        tasks.worked_examples(recipe, 20)
 
 
 def test_the_sanitized_half_of_mbpp_is_read_by_its_own_names(tmp_path, monkeypatch):
@@ -216,12 +216,12 @@ def test_the_sanitized_half_of_mbpp_is_read_by_its_own_names(tmp_path, monkeypat
     row |= {"prompt": "Write a function to add.", "test_imports": ["import math", "import re"], "source_file": "x"}
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(row)], name="mbpp-sanitized")
-    (task,) = tasks.load("mbpp-sanitized", "prompt")
+    (task,) = tasks.load_tasks("mbpp-sanitized", "prompt")
     assert (task.text, task.test_setup_code) == (GOOD["text"], "import math\nimport re")
 
 
 def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbox):
-    problems = tasks.load("human-eval", "test")
+    problems = tasks.load_tasks("human-eval", "test")
     assert len(problems) == 164
     assert [v for v in sandbox.check_many([task.check(task.code) for task in problems]) if not v.ok] == []
     stubs = [task.check(f"def {task.function_name}(*given): return None") for task in problems]
@@ -230,7 +230,7 @@ def test_human_eval_passes_with_its_canonical_solutions_and_fails_without(sandbo
 
 def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandbox):
     with_helpers = {32: "poly", 38: "encode_cyclic", 50: "encode_shift"}
-    problems = [task for task in tasks.load("human-eval", "test") if task.task_id in with_helpers]
+    problems = [task for task in tasks.load_tasks("human-eval", "test") if task.task_id in with_helpers]
     assert not any("assert" in task.question(PROMPT) for task in problems)
     # right only if the candidate's helper, which gives back what it gets, took the place of the test's own
     answer = "(xs): return 0 if isinstance(xs, list) else xs"
@@ -242,21 +242,21 @@ def test_human_eval_shows_no_assert_and_takes_no_helper_from_the_candidate(sandb
 
 
 def test_filters_touch_only_the_training_split():
-    recipe = recipes.load("cpu-code", {"dataset.max_grade": 1, "dataset.max_difficulty": 0})
+    recipe = runs.load_recipe("cpu-code", {"dataset.max_grade": 1, "dataset.max_difficulty": 0})
     assert {task.grade for task in tasks.load_split(recipe, "train")} == {1}
     assert {task.difficulty for task in tasks.load_split(recipe, "train")} == {0}
-    assert len(tasks.load_split(recipe, "test")) == len(tasks.load("starter", "test"))
+    assert len(tasks.load_split(recipe, "test")) == len(tasks.load_tasks("starter", "test"))
 
 
 def test_filters_that_leave_nothing_are_refused():
-    recipe = recipes.load("cpu-code", {"dataset.limits": {"train": 0}})
+    recipe = runs.load_recipe("cpu-code", {"dataset.limits": {"train": 0}})
     with pytest.raises(DataError, match="No train task"):
         tasks.load_split(recipe, "train")
 
 
 def test_shuffling_is_the_same_for_the_same_seed_and_a_share_cuts_a_split():
-    half = recipes.load("cpu-code", {"dataset.shuffle": 42, "dataset.limits": {"test": 0.5}})
-    drawn, everything = tasks.load_split(half, "test"), tasks.load("starter", "test")
+    half = runs.load_recipe("cpu-code", {"dataset.shuffle": 42, "dataset.limits": {"test": 0.5}})
+    drawn, everything = tasks.load_split(half, "test"), tasks.load_tasks("starter", "test")
     assert drawn == tasks.load_split(half, "test") != everything[:60]
     assert len(drawn) == 60
     assert all(task in everything for task in drawn)
@@ -265,7 +265,9 @@ def test_shuffling_is_the_same_for_the_same_seed_and_a_share_cuts_a_split():
 def test_a_data_set_without_prompt_and_validation_splits_gets_them_from_train(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(WORD_PROBLEM | {"question": f"{i} + 0?"}) for i in range(100)])
-    parts = {split: [task.task_id for task in tasks.load("mine", split)] for split in ("prompt", "train", "validation")}
+    parts = {
+        split: [task.task_id for task in tasks.load_tasks("mine", split)] for split in ("prompt", "train", "validation")
+    }
     assert parts == {"prompt": [*range(1, 9)], "train": [*range(9, 91)], "validation": [*range(91, 101)]}
 
 
@@ -288,7 +290,7 @@ def test_a_malformed_word_problem_is_named_with_its_file(change, message, tmp_pa
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
     write(tmp_path, [json.dumps(WORD_PROBLEM | change)])
     with pytest.raises(DataError, match=message):
-        tasks.load("mine", "train")
+        tasks.load_tasks("mine", "train")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answ
     if name == "gsm8k" and not (DATA and (Path(DATA) / "gsm8k").is_dir()):
         pytest.skip("GSM8K is not in GRPO_DATA_DIR")
     tags = ("reasoning", "answer")
-    problems = [task for split in tasks.SPLITS for task in tasks.load(name, split)]
+    problems = [task for split in tasks.SPLITS for task in tasks.load_tasks(name, split)]
     for task in problems:
         assert task.check(task.strict_answer(task.reference_answer(tags), "answer")).ok
         assert not task.check(task.strict_answer(task.wrong_answer(tags), "answer")).ok
@@ -333,7 +335,7 @@ def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answ
 
 
 def test_no_two_sums_have_the_same_terms_and_each_answer_is_their_sum():
-    problems = [task for split in tasks.SPLITS for task in tasks.load("reasoning-gym", split)]
+    problems = [task for split in tasks.SPLITS for task in tasks.load_tasks("reasoning-gym", split)]
     sums = [re.findall(r"[+-]?\d+", task.text.partition(":")[2].replace(" ", "")) for task in problems]
     assert len({tuple(sorted(term.lstrip("+") for term in terms)) for terms in sums}) == len(problems)
     assert [sum(map(int, terms)) for terms in sums] == [int(task.answer) for task in problems]
@@ -341,6 +343,6 @@ def test_no_two_sums_have_the_same_terms_and_each_answer_is_their_sum():
 
 def test_the_script_beside_the_sums_makes_their_files():
     pytest.importorskip("reasoning_gym")
-    folder = tasks.ROOT / "data" / "reasoning-gym"
+    folder = runs.ROOT / "data" / "reasoning-gym"
     made = runpy.run_path(str(folder / "make.py"))["files"]()
     assert made == {split: (folder / f"{split}.jsonl").read_text(encoding="utf-8") for split in tasks.SPLITS}

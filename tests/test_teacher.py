@@ -23,10 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from grpo_utils import recipes, training
-from grpo_utils.recipes import RecipeError, Teacher
+from grpo_utils import runs, training
 from grpo_utils.rewards.teacher import KEY_VARIABLE, LedgerError, ask, chat, read_grade, teacher
-from grpo_utils.tasks import ROOT
+from grpo_utils.runs import ROOT, RecipeError, Teacher
 
 NOTEBOOK = ROOT / "notebooks" / "09_teacher_reward.ipynb"
 REPLIES = json.loads((Path(__file__).parent / "data" / "teacher_replies.json").read_text())
@@ -306,7 +305,7 @@ def test_the_key_goes_to_the_endpoint_and_into_no_file(endpoint, grade, tmp_path
     grade(thinking("b"))
     assert [headers.get("Authorization") for headers in endpoint.headers] == [None, "Bearer planted0123456789"]
     assert b"planted0123456789" not in (tmp_path / "ledger").read_bytes()
-    assert "planted0123456789" not in recipes.load("llama3-8b-mbpp-teacher").to_yaml()
+    assert "planted0123456789" not in runs.load_recipe("llama3-8b-mbpp-teacher").to_yaml()
 
 
 # ------------------------------------------------------------------------------------------ recipes and the trainer
@@ -314,7 +313,7 @@ def test_the_key_goes_to_the_endpoint_and_into_no_file(endpoint, grade, tmp_path
 
 def test_a_teacher_that_weighs_as_much_as_the_tests_is_refused():
     with pytest.raises(RecipeError, match=r"teacher\.weight must be below the largest weight in rewards"):
-        recipes.load("llama3-8b-mbpp-teacher", {"teacher.weight": 1.0})
+        runs.load_recipe("llama3-8b-mbpp-teacher", {"teacher.weight": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -322,12 +321,12 @@ def test_a_teacher_that_weighs_as_much_as_the_tests_is_refused():
 )
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(RecipeError, match=r"'teacher\.url'"):
-        recipes.load("llama3-8b-mbpp-teacher", {"teacher.url": url})
+        runs.load_recipe("llama3-8b-mbpp-teacher", {"teacher.url": url})
 
 
 def test_the_recipe_with_a_teacher_is_the_one_without_and_its_budget_covers_every_completion(tmp_path):
-    recipe = recipes.load("llama3-8b-mbpp-teacher", {"grpo.scale_rewards": "group"})
-    plain = recipes.load("llama3-8b-mbpp-a100")
+    recipe = runs.load_recipe("llama3-8b-mbpp-teacher", {"grpo.scale_rewards": "group"})
+    plain = runs.load_recipe("llama3-8b-mbpp-a100")
     assert recipe.teacher is not None
     assert recipe.model_copy(update={"teacher": None, "name": plain.name}) == plain
     completions = training.grpo_config(recipe, tmp_path).generation_batch_size
@@ -335,10 +334,10 @@ def test_the_recipe_with_a_teacher_is_the_one_without_and_its_budget_covers_ever
 
 
 def test_the_trainer_awaits_the_reward_of_a_teacher_under_its_name(tmp_path):
-    (reward,) = training.teacher_reward(recipes.load("llama3-8b-mbpp-teacher"), tmp_path)
+    (reward,) = training.teacher_reward(runs.load_recipe("llama3-8b-mbpp-teacher"), tmp_path)
     assert is_async_callable(reward)
     assert get_callable_name(reward) == "teacher"
-    assert training.teacher_reward(recipes.load("cpu-code"), tmp_path) == []
+    assert training.teacher_reward(runs.load_recipe("cpu-code"), tmp_path) == []
 
 
 def test_the_chapter_runs_on_a_smoke_training_is_found_done_and_leaves_no_server_behind(tmp_path):
@@ -361,7 +360,7 @@ def test_the_chapter_runs_on_a_smoke_training_is_found_done_and_leaves_no_server
         "checkpoint-1",
         "checkpoint-2",
     ]
-    log = [entry for entry in training.read_log(folder / "teacher" / "training_log.jsonl") if "reward" in entry]
+    log = [entry for entry in runs.read_log(folder / "teacher" / "training_log.jsonl") if "reward" in entry]
     assert all(0 <= entry["rewards/teacher/mean"] <= 1 for entry in log)
     with closing(sqlite3.connect(folder / "teacher" / "teacher.sqlite")) as calls:
         outcomes = dict(calls.execute("SELECT outcome, count(*) FROM calls GROUP BY outcome"))

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import wandb
 
-from grpo_utils import recipes, runs, training
-from grpo_utils.recipes import RecipeError
+from grpo_utils import runs, training
+from grpo_utils.runs import RecipeError
 
 
 def test_a_training_that_goes_on_hands_over_its_earlier_steps_first(tmp_path):
-    seen: list[training.LogEntry] = []
+    seen: list[training.grpo.LogEntry] = []
     log = training.TrainingLog(tmp_path / "log.jsonl", seen.append)
     state = SimpleNamespace(
         log_history=[{"loss": 0.5, "step": 1}, {"loss": 0.4, "step": 2}], global_step=3, max_steps=4
@@ -18,7 +18,7 @@ def test_a_training_that_goes_on_hands_over_its_earlier_steps_first(tmp_path):
     log.on_train_begin(None, state, None)
     log.on_log(None, state, None, logs={"loss": 0.3})
     assert [(entry["step"], entry["loss"]) for entry in seen] == [(1, 0.5), (2, 0.4), (3, 0.3)]
-    assert [{**entry, "max_steps": 4} for entry in training.read_log(tmp_path / "log.jsonl")] == seen
+    assert [{**entry, "max_steps": 4} for entry in runs.read_log(tmp_path / "log.jsonl")] == seen
 
 
 def test_one_key_sends_both_trainings_to_a_tracker_offline_without_a_key_of_its_own(tiny_model, tmp_path, monkeypatch):
@@ -27,8 +27,8 @@ def test_one_key_sends_both_trainings_to_a_tracker_offline_without_a_key_of_its_
         monkeypatch.setenv(name, "")  # so that it is unset again in the end
         monkeypatch.delenv(name)
     settings = {"tracking": "wandb", "model.name": str(tiny_model), "lora.layers_to_transform": [1]}
-    recipe = recipes.load("smoke-code", settings | {"grpo.max_completion_length": 8})
-    training.train(recipe, runs.start(recipe))
+    recipe = runs.load_recipe("smoke-code", settings | {"grpo.max_completion_length": 8})
+    training.train(recipe, runs.start_run(recipe))
     tracked = wandb.run
     assert tracked is not None
     assert tracked.offline
@@ -40,6 +40,6 @@ def test_one_key_sends_both_trainings_to_a_tracker_offline_without_a_key_of_its_
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(training.grpo.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match="has tracking 'trackio': pip install trackio"):
-        training.check_arguments(recipes.load("smoke-code", {"tracking": "trackio"}))
+        training.check_arguments(runs.load_recipe("smoke-code", {"tracking": "trackio"}))

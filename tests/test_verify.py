@@ -14,11 +14,12 @@ import matplotlib
 import pytest
 import torch
 
-from grpo_utils import commands, evaluation, plots, recipes, reproduce, results, runs, tasks, verify
-from grpo_utils.runs import RunError
+from grpo_utils import evaluation, runs, tasks
+from grpo_utils.runs import RunError, chain, commands
+from grpo_utils.show import plots, verification
 
 OVERRIDES = {"without_gpu": "cpu-code", "name": "far"}
-RECIPE = recipes.load("smoke-code", OVERRIDES)
+RECIPE = runs.load_recipe("smoke-code", OVERRIDES)
 PARAMETERS = {"RECIPE": "smoke-code", "OVERRIDES": OVERRIDES}
 TABLES = ["results.csv", "results.md"]
 DRAWN = sorted(f"figures/{name}.{kind}" for name in plots.CAPTIONS for kind in ("png", "svg"))
@@ -37,9 +38,9 @@ def write_record(run: Path, checkpoint: str, split: str, shots: int, right: int)
             for i in range(3)
         ]
         rows.append({"task_id": task.task_id, "grade": task.grade, "completions": completions})
-    path = evaluation.record_path(run, checkpoint, split, shots)
+    path = runs.record_path(run, checkpoint, split, shots)
     settings = {"checkpoint": checkpoint, "split": split, "shots": shots}
-    runs.write(path, json.dumps({"settings": settings, "update_norm": float(checkpoint != "base"), "tasks": rows}))
+    runs.write_file(path, json.dumps({"settings": settings, "update_norm": float(checkpoint != "base"), "tasks": rows}))
     return path
 
 
@@ -49,7 +50,7 @@ def finished(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path_factory.mktemp("finished")))
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        folder = runs.start(RECIPE)
+        folder = runs.start_run(RECIPE)
     for split, shots in (("train", 1), ("validation", 1), ("test", 0), ("test", 1)):
         write_record(folder, "base", split, shots, right=1)
     for checkpoint, right in (("warm-start", 1), ("checkpoint-1", 3), ("checkpoint-2", 2)):
@@ -60,10 +61,10 @@ def finished(tmp_path_factory) -> Path:
     entry |= {"entropy": 1.0, "clip_ratio/region_mean": 0.0, "grad_norm": 1.0, "reward": 0.5}
     entry |= {f"rewards/{name}/mean": 0.5 for name in RECIPE.rewards}
     log = [json.dumps({"step": step, **entry}) + "\n" for step in (1, 2)]
-    runs.write(folder / "training_log.jsonl", "".join(log))
+    runs.write_file(folder / "training_log.jsonl", "".join(log))
     matplotlib.use("agg")
-    results.write(RECIPE, folder)
-    plots.draw_all(RECIPE, folder)
+    evaluation.write_results(RECIPE, folder)
+    plots.draw_figures(RECIPE, folder)
     (folder / "figures" / "lengths.svg").write_text("<svg/>")  # as of a notebook
     return folder
 
@@ -72,10 +73,10 @@ def finished(tmp_path_factory) -> Path:
 def run(finished, monkeypatch) -> Path:
     """A copy of the finished run on a machine without its GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    folder = Path(shutil.copytree(finished, runs.outputs() / "far"))
+    folder = Path(shutil.copytree(finished, runs.outputs_folder() / "far"))
     runs.write_manifest(folder)
-    for path, stamp in reproduce.stamps(RECIPE, PARAMETERS).items():
-        runs.write(reproduce.stamp_path(folder, path), stamp)
+    for path, stamp in chain.stamps(RECIPE, PARAMETERS).items():
+        runs.write_file(chain.stamp_path(folder, path), stamp)
     return folder
 
 
@@ -83,7 +84,7 @@ def test_without_its_gpu_a_run_is_verified_from_its_records_and_what_is_left_out
     environment = json.loads((run / "environment.json").read_text())
     environment["packages"]["matplotlib"] = "3.0.0"  # the run began with it; what drew the figures since is in them
     (run / "environment.json").write_text(json.dumps(environment))
-    assert verify.verify(RECIPE, PARAMETERS) == sorted([*TABLES, *DRAWN])
+    assert verification.verify_run(RECIPE, PARAMETERS) == sorted([*TABLES, *DRAWN])
     assert "which need the recipe's GPU: figures/lengths.svg\n" in capsys.readouterr().out
 
 
@@ -94,7 +95,7 @@ def test_a_wrong_table_is_found_and_figures_that_another_matplotlib_drew_are_lef
     table.write_text(table.read_text().replace("0.500000", "0.510000"))
     runs.write_manifest(run)
     with pytest.raises(RunError, match=r"^results\.csv: not what the records give\.$"):
-        verify.verify(RECIPE, PARAMETERS)
+        verification.verify_run(RECIPE, PARAMETERS)
     assert "errors_by_kind.png is left out: matplotlib 3.0.0 drew it, here is" in capsys.readouterr().out
 
 
@@ -105,8 +106,8 @@ def test_extra_evaluations_are_summarised_and_change_no_table_and_no_figure(run)
     write_record(run, "checkpoint-1", "test", 0, right=3)  # with another prompt
     write_record(run, "checkpoint-1", "train", 1, right=3)
     write_record(run, "my-adapter", "validation", 1, right=3)
-    assert verify.verify(RECIPE, PARAMETERS) == sorted([*TABLES, *DRAWN])
-    table = results.summarise(results.load_records(run).query("split == 'human-eval'"))
+    assert verification.verify_run(RECIPE, PARAMETERS) == sorted([*TABLES, *DRAWN])
+    table = evaluation.summarise_records(evaluation.load_records(run).query("split == 'human-eval'"))
     assert table[["checkpoint", "samples", "strict"]].values.tolist() == [["base", 2, 0.5], ["checkpoint-2", 2, 1.0]]
 
 
@@ -116,7 +117,7 @@ def test_where_links_are_refused_files_are_copied(number, run, monkeypatch, tmp_
         raise OSError(number, os.strerror(number), source, None, target)
 
     monkeypatch.setattr(os, "link", refuse)
-    verify._copy(run, tmp_path / "copy")
+    verification._copy(run, tmp_path / "copy")
     copied = tmp_path / "copy" / "evaluations"
     for path in (run / "evaluations").iterdir():
         assert (copied / path.name).read_bytes() == path.read_bytes()
@@ -129,7 +130,7 @@ def sentence_of(capsys) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["verify", "--recipe", "smoke-code", *sets])
         with pytest.raises(SystemExit):
-            commands.run(verify.main)
+            commands.run_command(verification.main)
     (line,) = capsys.readouterr().err.splitlines()
     return line
 

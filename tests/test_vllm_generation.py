@@ -10,9 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
-from grpo_utils import policy, vllm_generation
-from grpo_utils.policy import ModelError, Sampled
-from grpo_utils.recipes import Model, Sampling
+from grpo_utils import policy
+from grpo_utils.policy import ModelError, Sampled, vllm
+from grpo_utils.runs import Model, Sampling
 
 SETTINGS: dict[str, Any] = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
 
@@ -42,10 +42,10 @@ def engine(monkeypatch):
 
 
 def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model):
-    served = vllm_generation.load(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    served = vllm.load_policy(Model(name=str(tiny_model), dtype="float32"), rank=4)
     looked: list[list[int]] = []
     prompts = ["a", "b c", "d"]
-    found = vllm_generation.generate(
+    found = vllm.generate_completions(
         served, prompts, [None, 5, 6], on_batch=lambda batch, _: looked.append(batch), **SETTINGS
     )
     assert looked == [[0, 1, 2]]
@@ -55,12 +55,12 @@ def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model
 
 
 def test_the_engine_is_asked_with_the_recipes_sampling(engine, tiny_model):
-    served = vllm_generation.load(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    served = vllm.load_policy(Model(name=str(tiny_model), dtype="float32"), rank=4)
     served.tokenizer.chat_template = "{{ messages[0].content }}{{ more }}"
     sampling = Sampling(top_k=20, min_p=0.1, repetition_penalty=1.2, chat_template_kwargs={"more": " b"})
     chat = [{"role": "user", "content": "a"}]
-    vllm_generation.generate(served, [chat], [5], sampling=sampling, **SETTINGS)
-    vllm_generation.generate(served, ["a b"], [5], **SETTINGS)
+    vllm.generate_completions(served, [chat], [5], sampling=sampling, **SETTINGS)
+    vllm.generate_completions(served, ["a b"], [5], **SETTINGS)
     (asked, (one,), _), (plain, (neutral,), _) = engine.asked
     assert asked == plain
     assert (one.top_k, one.top_p, one.min_p, one.repetition_penalty) == (20, 1.0, 0.1, 1.2)
@@ -70,18 +70,18 @@ def test_the_engine_is_asked_with_the_recipes_sampling(engine, tiny_model):
 def test_a_model_without_a_limit_of_positions_has_that_of_the_engine(engine, tmp_path):
     policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct")).save_pretrained(tmp_path)
     AutoConfig.for_model("bloom").save_pretrained(tmp_path)
-    vllm_generation.load(Model(name=str(tmp_path)), rank=4)
-    assert engine.loaded[1]["max_model_len"] == vllm_generation.LONGEST
+    vllm.load_policy(Model(name=str(tmp_path)), rank=4)
+    assert engine.loaded[1]["max_model_len"] == vllm.LONGEST
 
 
 def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tiny_model, tmp_path):
-    served = vllm_generation.load(Model(name=str(tiny_model)), rank=20)
+    served = vllm.load_policy(Model(name=str(tiny_model)), rank=20)
     assert engine.loaded[1]["max_lora_rank"] == 32
     with pytest.raises(ModelError, match=r"lower lora\.r"):
-        vllm_generation.room_for(513)
+        vllm.room_for(513)
     for adapter in (None, tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"):
-        with vllm_generation.adapted(served, adapter) as current:
-            vllm_generation.generate(current, ["a"], [None], **SETTINGS)
+        with vllm.with_adapter(served, adapter) as current:
+            vllm.generate_completions(current, ["a"], [None], **SETTINGS)
     requests = [request for _, _, request in engine.asked]
     assert requests[0] is None
     assert [request.path for request in requests[1:]] == [str(tmp_path / f"checkpoint-{i}") for i in (1, 2)]
@@ -90,9 +90,9 @@ def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tin
 
 def test_an_engine_takes_part_of_the_memory_left_and_a_failing_one_is_a_sentence(engine, tiny_model, monkeypatch):
     half_full = SimpleNamespace(available=6, total=12)
-    monkeypatch.setattr(vllm_generation.psutil, "virtual_memory", lambda: half_full)
+    monkeypatch.setattr(vllm.psutil, "virtual_memory", lambda: half_full)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    vllm_generation.load(Model(name=str(tiny_model)), rank=4)
+    vllm.load_policy(Model(name=str(tiny_model)), rank=4)
     assert engine.loaded[1]["gpu_memory_utilization"] == 0.25
 
     def fail(name, **settings):
@@ -100,26 +100,26 @@ def test_an_engine_takes_part_of_the_memory_left_and_a_failing_one_is_a_sentence
 
     monkeypatch.setattr(sys.modules["vllm"], "LLM", fail)
     with pytest.raises(ModelError, match=r"vLLM cannot start with .* initialization failed"):
-        vllm_generation.load(Model(name=str(tiny_model)), rank=4)
+        vllm.load_policy(Model(name=str(tiny_model)), rank=4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_vllm_one_sentence_says_what_to_do(tiny_model):
     with pytest.raises(ModelError, match=r"--set evaluation\.engine=transformers"):
-        vllm_generation.load(Model(name=str(tiny_model)), rank=4)
+        vllm.load_policy(Model(name=str(tiny_model)), rank=4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM")
 def test_vllm_writes_what_transformers_writes(tmp_path):
     model = Model(name="embedded:smollm2-135m-instruct", dtype="float32")  # vLLM refuses heads as small as a tiny one's
-    own = policy.load(model)
+    own = policy.load_policy(model)
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     get_peft_model(own.model, lora).save_pretrained(str(tmp_path))
     prompts: list[str] = ["a b c", "1 + 1 ="]
     settings: dict[str, Any] = SETTINGS | {"max_new_tokens": 8}
-    served = vllm_generation.load(model, rank=4)
-    with vllm_generation.adapted(served, tmp_path) as current:
-        theirs = vllm_generation.generate(current, prompts, [None, None], **settings)
-    with policy.adapted(policy.load(model), tmp_path) as current:
-        ours = policy.generate(current, prompts, [None, None], **settings)
+    served = vllm.load_policy(model, rank=4)
+    with vllm.with_adapter(served, tmp_path) as current:
+        theirs = vllm.generate_completions(current, prompts, [None, None], **settings)
+    with policy.with_adapter(policy.load_policy(model), tmp_path) as current:
+        ours = policy.generate_completions(current, prompts, [None, None], **settings)
     assert theirs == ours

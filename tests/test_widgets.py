@@ -9,11 +9,12 @@ import ipywidgets
 import pandas as pd
 import pytest
 
-from grpo_utils import panel, recipes, widgets
+from grpo_utils import runs
+from grpo_utils.show import browser, panel
+from grpo_utils.show.browser import Entry, Shown
 from grpo_utils.tasks import CodeTask
-from grpo_utils.widgets import Entry, Shown
 
-PROMPT = recipes.load("smoke-code").prompt
+PROMPT = runs.load_recipe("smoke-code").prompt
 HOSTILE = "</pre></div><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\u2066[a](javascript:b) $x$"
 BATCH = [
     CodeTask(task_id=i, text=f"Task {HOSTILE} number {i}.", code="def f(): pass", test_list=["assert f() == '<b>'"])
@@ -39,12 +40,12 @@ def records():
 
 @pytest.fixture(scope="module")
 def groups(records):
-    return widgets.before_and_after(records, BATCH, PROMPT, BEFORE, AFTER)
+    return browser.before_and_after(records, BATCH, PROMPT, BEFORE, AFTER)
 
 
 @pytest.fixture
 def watched(monkeypatch):
-    monkeypatch.setattr(widgets, "is_watched", lambda: True)
+    monkeypatch.setattr(browser, "is_watched", lambda: True)
 
 
 def rollout(title: str, advantage: float, tests: float = 0.0) -> Shown:
@@ -69,7 +70,7 @@ def test_tasks_are_grouped_by_whether_strict_scoring_changed(groups):
 
 
 def test_both_completions_are_shown_with_verdict_failing_assert_and_code(groups):
-    before, after = widgets.render(groups["gained"][0]).split("<div style='min-width:0'>")[1:]
+    before, after = browser.render(groups["gained"][0]).split("<div style='min-width:0'>")[1:]
     assert "wrong answer at `assert f() == &#x27;&lt;b&gt;&#x27;`: &lt;/pre&gt;" in before
     assert "<b>checkpoint-2, 0-shot</b>" in after
     assert ">passed</pre>" in after
@@ -79,19 +80,19 @@ def test_both_completions_are_shown_with_verdict_failing_assert_and_code(groups)
 
 def test_an_assert_that_fails_is_named_once():
     scores = {"error": "wrong answer", "outcomes": ["failed"], "message": 'AssertionError: assert f() == "<b>"'}
-    assert widgets.verdict_of(scores, BATCH[0]) == "wrong answer at `assert f() == '<b>'`"
+    assert browser.verdict_of(scores, BATCH[0]) == "wrong answer at `assert f() == '<b>'`"
 
 
 def test_of_two_programs_the_changed_lines_are_shown():
     old, new = (Shown(name, "", f"def f():\n    return {name}", "passed") for name in ("one", "two"))
-    html = re.sub("<[^>]+>", "", widgets.render(Entry("1", "question", [old, new])))
+    html = re.sub("<[^>]+>", "", browser.render(Entry("1", "question", [old, new])))
     assert "-    return one\n+    return two" in html
-    assert "Both programs are the same." in widgets.render(Entry("1", "question", [old, old]))
-    assert "changed in the program" not in widgets.render(Entry("1", "question", [old, new, new]))
+    assert "Both programs are the same." in browser.render(Entry("1", "question", [old, old]))
+    assert "changed in the program" not in browser.render(Entry("1", "question", [old, new, new]))
 
 
 def test_nothing_that_a_model_wrote_becomes_an_element_or_hides_a_character(groups):
-    for page in (widgets.page(groups), *(widgets.render(entries[0]) for entries in groups.values())):
+    for page in (browser.page(groups), *(browser.render(entries[0]) for entries in groups.values())):
         tags = tags_in(page)
         assert {tag for tag, _ in tags} <= ALLOWED
         assert set().union(*(names for _, names in tags)) <= {"style", "class"}
@@ -102,7 +103,7 @@ def test_nothing_that_a_model_wrote_becomes_an_element_or_hides_a_character(grou
 
 
 def test_a_broken_character_and_an_endless_text_are_shown_and_can_be_stored():
-    text = widgets.visible("\ud800\x00" + "a" * 1_000_000)
+    text = browser.visible("\ud800\x00" + "a" * 1_000_000)
     assert text.encode().startswith(rb"\ud800\x00aaa")
     assert text.endswith("and 994,002 more characters")
 
@@ -112,22 +113,22 @@ def test_rendering_takes_time_linear_in_a_hostile_text():
     for alphabet in ("'\"\\\n f{", "([{<`", "ab\n", "\x1b\u202e0"):
         code = "".join(characters.choices(alphabet, k=1_000_000))
         began = time.process_time()
-        widgets.render(Entry("1", code, [Shown("one", code, code, code), Shown("two", code, code[::-1], code)]))
+        browser.render(Entry("1", code, [Shown("one", code, code, code), Shown("two", code, code[::-1], code)]))
         assert time.process_time() - began < 3
 
 
 def test_the_menus_show_the_chosen_task(groups):
-    browser = widgets.Browser(groups)
+    browser = browser.Browser(groups)
     assert [value for _, value in browser.group.options] == ["gained", "lost", "both", "neither"]
-    assert browser.view.value == widgets.render(groups["gained"][0])
+    assert browser.view.value == browser.render(groups["gained"][0])
     browser.group.value = "both"
-    assert browser.view.value == widgets.render(groups["both"][0])
+    assert browser.view.value == browser.render(groups["both"][0])
     assert browser.order not in browser.children
 
 
 def test_completions_are_sorted_by_the_chosen_score_and_unknown_ones_stand_last():
     shown = [rollout("a", 0.5, float("nan")), rollout("b", -1.0, 1.0), rollout("c", 2.0, 0.5)]
-    browser = widgets.Browser({"step 1": [Entry("1", "question", shown)]}, ("step", "prompt"))
+    browser = browser.Browser({"step 1": [Entry("1", "question", shown)]}, ("step", "prompt"))
     assert re.findall("<b>(.)</b>", browser.view.value) == ["c", "a", "b"]
     browser.order.value = "tests"
     assert re.findall("<b>(.)</b>", browser.view.value) == ["b", "c", "a"]
@@ -135,7 +136,7 @@ def test_completions_are_sorted_by_the_chosen_score_and_unknown_ones_stand_last(
 
 def test_the_order_stays_chosen_from_step_to_step():
     steps = {f"step {i}": [Entry("1", "question", [rollout("a", 1.0, 0.0), rollout("b", 0.0, i)])] for i in (1, 2)}
-    browser = widgets.Browser(steps, ("step", "prompt"))
+    browser = browser.Browser(steps, ("step", "prompt"))
     browser.order.value = "tests"
     browser.group.value = "step 2"
     assert browser.order.value == "tests"
@@ -143,7 +144,7 @@ def test_the_order_stays_chosen_from_step_to_step():
 
 
 def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
-    comparison = widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    comparison = browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
     before, after = comparison.menus
     assert [label for label, _ in before.options] == ["base, 1-shot", "checkpoint-2, 0-shot"]
     assert list(comparison.browser.groups) == ["gained", "lost", "both", "neither"]
@@ -159,36 +160,36 @@ def test_a_group_is_looked_up_once_when_it_is_chosen(groups):
             return super().__getitem__(name)
 
     asked = []
-    browser = widgets.Browser(Counting(groups))
+    browser = browser.Browser(Counting(groups))
     first, second = list(groups)[:2]
     browser.group.value = second
     assert asked == [first, second]
 
 
 def test_choosing_other_policies_shows_them_and_leaves_no_widget_behind(records):
-    comparison = widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    comparison = browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
     open_widgets = set(ipywidgets.Widget.get_manager_state()["state"])
     assert comparison.browser.model_id in open_widgets
     assert comparison.browser.group.value == "gained"
     comparison.menus[0].value, comparison.menus[1].value = AFTER, BEFORE
-    swapped = widgets.before_and_after(records, BATCH, PROMPT, AFTER, BEFORE)
+    swapped = browser.before_and_after(records, BATCH, PROMPT, AFTER, BEFORE)
     assert comparison.browser.group.value == "gained"
-    assert comparison.browser.view.value == widgets.render(swapped["gained"][0])
+    assert comparison.browser.view.value == browser.render(swapped["gained"][0])
     assert set(ipywidgets.Widget.get_manager_state()["state"]) == open_widgets
 
 
 def test_without_anybody_to_click_a_static_page_is_shown_instead(records, groups):
     entries = groups["gained"] * 5
     for bundle in (
-        widgets.Browser({"gained": entries})._repr_mimebundle_(),
-        widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)._repr_mimebundle_(),
+        browser.Browser({"gained": entries})._repr_mimebundle_(),
+        browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)._repr_mimebundle_(),
     ):
         assert set(bundle) == {"text/plain", "text/html"}
         assert "This page includes" in bundle["text/html"]
 
 
 def test_somebody_who_can_click_gets_the_menus(records, groups, watched):
-    browsers = widgets.Browser(groups), widgets.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    browsers = browser.Browser(groups), browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
     for browser in browsers:
         assert "application/vnd.jupyter.widget-view+json" in browser._repr_mimebundle_()
     assert not panel.is_watched()
@@ -196,7 +197,7 @@ def test_somebody_who_can_click_gets_the_menus(records, groups, watched):
 
 def test_a_page_says_how_much_of_everything_it_includes():
     many = {f"step {i}": [Entry(f"{k}", "question", [rollout("a", 1.0)] * 8) for k in range(5)] for i in range(1, 101)}
-    page = widgets.page(many, ("step", "prompt"))
+    page = browser.page(many, ("step", "prompt"))
     assert "This page includes 4 of 100 steps, 12 prompts and 96 completions." in page
     assert re.findall("<b>(step [0-9]+): 5 prompts</b>", page) == ["step 1", "step 34", "step 67", "step 100"]
     assert page.count("<summary>0</summary>") == 4
@@ -204,15 +205,15 @@ def test_a_page_says_how_much_of_everything_it_includes():
 
 def test_a_page_does_not_grow_beyond_its_bound_whatever_was_written():
     worst = Shown("a", "if 1 " * 5_000, "if 1 " * 5_000, "passed")
-    page = widgets.page({"group": [Entry(str(i), "question", [worst] * 3) for i in range(3)]})
-    assert len(page) < widgets.CHARACTERS + 1_000
+    page = browser.page({"group": [Entry(str(i), "question", [worst] * 3) for i in range(3)]})
+    assert len(page) < browser.CHARACTERS + 1_000
     entries = page.count("<summary>the whole") // 3
     assert 0 < entries < 3
     assert f"{entries} task" in page
 
 
 def test_a_written_page_stands_alone_and_forbids_scripts(groups, tmp_path):
-    text = widgets.write_page(tmp_path / "page.html", "<title>", groups).read_text(encoding="utf-8")
+    text = browser.write_page(tmp_path / "page.html", "<title>", groups).read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
     assert "default-src 'none'" in text
     assert "<title>&lt;title&gt;</title>" in text
@@ -221,4 +222,4 @@ def test_a_written_page_stands_alone_and_forbids_scripts(groups, tmp_path):
 
 def test_code_that_is_missing_or_cut_off_is_said_so():
     scores = {"error": "no answer", "outcomes": ["error"], "truncated": True, "message": "NoCode"}
-    assert widgets.verdict_of(scores, BATCH[0]) == "no answer (cut off at the limit of tokens)"
+    assert browser.verdict_of(scores, BATCH[0]) == "no answer (cut off at the limit of tokens)"

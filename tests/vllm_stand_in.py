@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grpo_utils import policy
-from grpo_utils.recipes import Model
+from grpo_utils.runs import Model
 
 ADAPTERS: dict[str, Path] = {}
 
@@ -24,8 +24,8 @@ def complete(base: policy.Policy, ask: dict[str, Any]) -> dict[str, Any]:
     assert policy.prompt_ids(base.tokenizer, [prompt]) == [ask["prompt"]]
     seeds = range(ask["seed"], ask["seed"] + ask["n"])
     settings: Any = {"temperature": ask["temperature"], "max_new_tokens": ask["max_tokens"], "batch_size": ask["n"]}
-    with policy.adapted(base, ADAPTERS[ask["model"]]) as tuned, torch.inference_mode():
-        sampled = policy.generate(tuned, [prompt] * ask["n"], list(seeds), **settings)
+    with policy.with_adapter(base, ADAPTERS[ask["model"]]) as tuned, torch.inference_mode():
+        sampled = policy.generate_completions(tuned, [prompt] * ask["n"], list(seeds), **settings)
         choices = []
         for one in sampled:
             logits = tuned.model(torch.tensor([ask["prompt"] + one.ids])).logits[0, len(ask["prompt"]) - 1 : -1]
@@ -60,4 +60,4 @@ def serve(base: policy.Policy, port: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(policy.load(Model(name=sys.argv[1], dtype="float32")), int(sys.argv[2]))
+    serve(policy.load_policy(Model(name=sys.argv[1], dtype="float32")), int(sys.argv[2]))

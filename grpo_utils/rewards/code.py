@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_code
+from grpo_utils.runs import UserError
 from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, asserts_of, shared
-from grpo_utils.tasks.code import called_name, check_of, showable, shown_tests
+from grpo_utils.tasks import called_name, check_of, showable, shown_tests
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
@@ -29,7 +29,7 @@ class SandboxFault(UserError):
     """The sandbox itself failed; nothing is known about the candidate."""
 
 
-def judge(checks: Sequence[Check | Script], sandbox: Sandbox) -> list[Verdict]:
+def judge_checks(checks: Sequence[Check | Script], sandbox: Sandbox) -> list[Verdict]:
     """Returns the verdicts on candidates.
 
     Raises:

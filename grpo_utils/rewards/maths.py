@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_utils.extractors import extract_tag
-from grpo_utils.tasks.maths import matches
+from grpo_utils.tasks import matches
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 

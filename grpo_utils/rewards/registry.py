@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
-from grpo_utils.errors import UserError, nearest
-from grpo_utils.recipes import Recipe
+from grpo_utils.runs import Recipe, UserError, nearest
 
 Completion = str | list[dict[str, Any]]
 TAGS = ("thought", "answer")  # the sections of a completion, unless the recipe names others
@@ -98,7 +97,7 @@ def registered(name: str) -> Registered:
     return REGISTRY[name]
 
 
-def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], list[float]]:
+def build_rewards(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], list[float]]:
     """Returns the rewards that a recipe names, and their weights for TRL's `reward_weights`.
 
     Args:
@@ -138,7 +137,7 @@ def build(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], 
     return functions, list(weights.values())
 
 
-def of_recipe(
+def recipe_rewards(
     recipe: Recipe, stop_on_fault: bool = False, max_completion_length: int | None = None
 ) -> tuple[list[Reward], list[float]]:
     """Returns the rewards of a recipe with its settings bound, and their weights.
@@ -151,7 +150,7 @@ def of_recipe(
     Raises:
         UserError: there is no reward of that name.
     """
-    return build(
+    return build_rewards(
         recipe.rewards,
         tags=recipe.prompt.tags,
         visible_asserts=recipe.prompt.visible_asserts,

@@ -30,9 +30,8 @@ from typing import IO, Any
 
 import httpx
 
-from grpo_utils.errors import UserError
 from grpo_utils.extractors import extract_tag
-from grpo_utils.recipes import Teacher
+from grpo_utils.runs import Teacher, UserError
 
 from .registry import Completion, texts
 

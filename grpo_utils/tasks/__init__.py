@@ -7,46 +7,21 @@ evaluation need not ask which kind they have. A kind of your own is a subclass o
 `python -m grpo_utils.tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
 """
 
-from .code import CodeTask
+from .code import CodeTask, called_name, check_of, showable, shown_tests
 from .loading import (
     HUB,
-    ROOT,
     SPLITS,
-    download,
-    examples,
-    fingerprint,
+    data_fingerprint,
+    download_dataset,
     folders,
     is_within,
-    load,
     load_judged,
     load_split,
+    load_tasks,
     read_jsonl,
     shorten,
+    worked_examples,
 )
-from .maths import MathsTask
+from .maths import MathsTask, matches
 from .scripts import ScriptTask
-from .task import DataError, Message, Task, columns, messages
-
-__all__ = [
-    "HUB",
-    "ROOT",
-    "SPLITS",
-    "CodeTask",
-    "DataError",
-    "MathsTask",
-    "Message",
-    "ScriptTask",
-    "Task",
-    "columns",
-    "download",
-    "examples",
-    "fingerprint",
-    "folders",
-    "is_within",
-    "load",
-    "load_judged",
-    "load_split",
-    "messages",
-    "read_jsonl",
-    "shorten",
-]
+from .task import DataError, Message, Task, columns, prompt_messages

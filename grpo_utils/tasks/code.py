@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from grpo_utils.extractors import extract_any_code, extract_candidates, extract_code
-from grpo_utils.recipes import Prompt
+from grpo_utils.runs import Prompt
 from grpo_utils.sandbox import Check, Script, asserts_of
 
 from .task import DataError, Task, require, sections

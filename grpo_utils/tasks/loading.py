@@ -16,14 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpo_utils.recipes import Dataset, Recipe, Split
+from grpo_utils.runs import ROOT, Dataset, Recipe, Split
 
 from .code import CodeTask, human_eval
 from .maths import MathsTask
 from .scripts import ScriptTask
 from .task import DataError, Task
 
-ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("prompt", "train", "validation", "test")
 HUB = {  # repository, configuration, splits
     "mbpp": ("google-research-datasets/mbpp", "full", SPLITS),
@@ -66,7 +65,7 @@ def load_judged(recipe: Recipe, split: str) -> list[Task]:
     Raises:
         DataError: the data set is missing or malformed, or has no task of such a name.
     """
-    tasks = load(recipe.dataset.name, split)
+    tasks = load_tasks(recipe.dataset.name, split)
     named: dict[str, list[int | str]] = {**recipe.dataset.leave_out}
     left_out = set(named.get(split, []))
     if unknown := left_out - {task.task_id for task in tasks}:
@@ -87,11 +86,11 @@ def shorten(batch: list[Task], dataset: Dataset, split: str) -> list[Task]:
     return batch[: int(limit * len(batch)) if isinstance(limit, float) else limit]
 
 
-def fingerprint(recipe: Recipe) -> str:
+def data_fingerprint(recipe: Recipe) -> str:
     """Returns a hash of every split of the recipe's data set: results made from other data must not be reused."""
     digest = hashlib.sha256()
     for split in SPLITS:
-        digest.update(json.dumps([asdict(task) for task in load(recipe.dataset.name, split)]).encode())
+        digest.update(json.dumps([asdict(task) for task in load_tasks(recipe.dataset.name, split)]).encode())
     return digest.hexdigest()
 
 
@@ -101,7 +100,7 @@ def is_within(task: Task, dataset: Dataset) -> bool:
     return grade_fits and (dataset.max_difficulty is None or task.difficulty <= dataset.max_difficulty)
 
 
-def examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
+def worked_examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
     """Returns the first `shots` tasks to show solved, or all: the data set's prompt split in its fixed order.
 
     Raises:
@@ -115,7 +114,7 @@ def examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
     return found[:shots]
 
 
-def load(name: str, split: str) -> list[Task]:
+def load_tasks(name: str, split: str) -> list[Task]:
     """Returns all tasks of one split of the data set `name` in file order.
 
     Raises:
@@ -222,7 +221,7 @@ def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
     yield from (dict(row) for row in rows)
 
 
-def download(name: str) -> Path:
+def download_dataset(name: str) -> Path:
     """Writes the data set `name` from the hub to `data/<name>/*.jsonl` and returns the folder.
 
     Raises:

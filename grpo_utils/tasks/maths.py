@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from grpo_utils.extractors import extract_final_number, extract_numbers, extract_tag, is_number
-from grpo_utils.recipes import Prompt
+from grpo_utils.runs import Prompt
 from grpo_utils.sandbox import Verdict
 
 from .task import DataError, Task, require, sections

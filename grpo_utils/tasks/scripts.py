@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any, Self
 
-from grpo_utils.recipes import Prompt
+from grpo_utils.runs import Prompt
 
 from .code import ProgramTask, require_python
 from .task import DataError, require, sections

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from grpo_utils.errors import UserError
-from grpo_utils.recipes import Prompt
+from grpo_utils.runs import Prompt, UserError
 from grpo_utils.sandbox import Check, Script, Verdict
 
 Message = dict[str, str]
@@ -140,7 +139,7 @@ def sections(tags: Sequence[str], thought: str, answer: str) -> str:
     return f"<{tags[0]}>\n{thought}\n</{tags[0]}>\n<{tags[-1]}>\n{answer}\n</{tags[-1]}>"
 
 
-def messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
+def prompt_messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
     """Returns the chat that asks for a task: the system prompt, worked examples as earlier turns, the question.
 
     Args:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import nbformat
 
-from grpo_utils import commands, recipes, reproduce
+from grpo_utils import runs
+from grpo_utils.runs import chain, commands
 
 PARAMETERS = 'RECIPE: str = "smoke-code"\nOVERRIDES: dict = {}'
 START = """
@@ -70,12 +71,12 @@ def write_notebooks(folder: Path) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     write_notebooks(folder)
-    reproduce.CHAIN = folder
-    recipe = recipes.load("smoke-code")
+    chain.CHAIN = folder
+    recipe = runs.load_recipe("smoke-code")
     parameters = {"RECIPE": "smoke-code", "OVERRIDES": {}}
-    seconds = reproduce.reproduce(recipe, parameters, reproduce.notebooks(), forced="--force" in sys.argv)
-    print(reproduce.summary(reproduce.runs.outputs() / recipe.name, seconds))
+    seconds = chain.reproduce(recipe, parameters, chain.list_notebooks(), forced="--force" in sys.argv)
+    print(chain.chain_summary(chain.runs.outputs() / recipe.name, seconds))
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run_command(main)

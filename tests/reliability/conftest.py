@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpo_utils import runs
-from grpo_utils.tasks import ROOT
+from grpo_utils.runs import ROOT
 
 REAL = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code"]
 SMALL = [sys.executable, str(Path(__file__).parent / "chain.py")]

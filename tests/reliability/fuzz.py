@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_utils import extractors, recipes, results, runs, tasks
+from grpo_utils import evaluation, extractors, runs, tasks
 
 TAGS = ("thought", "answer")
 FOLDER = Path(tempfile.gettempdir())
@@ -45,8 +45,8 @@ def extract(data: bytes) -> None:
 def load_recipe(data: bytes) -> None:
     path = FOLDER / "fuzzed.yaml"
     path.write_bytes(data)
-    with contextlib.suppress(recipes.RecipeError):
-        recipes.load(path)
+    with contextlib.suppress(runs.RecipeError):
+        runs.load_recipe(path)
 
 
 def load_tasks(data: bytes) -> None:
@@ -61,7 +61,7 @@ def load_records(data: bytes) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     with contextlib.suppress(runs.RunError):
-        results.load_records(FOLDER)
+        evaluation.load_records(FOLDER)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -79,11 +79,11 @@ RECORD = {
 
 def seeds(target: str) -> list[bytes]:
     """Valid inputs of a target."""
-    starter = (tasks.ROOT / "data" / "starter" / "prompt.jsonl").read_bytes()
+    starter = (runs.ROOT / "data" / "starter" / "prompt.jsonl").read_bytes()
     number = b"<thought>2 + 2</thought><answer>\n```python\nx = 4\n```\n</answer> so #### 1,234.5 \\boxed{\\frac{1}{2}}"
     valid = {
         "extractors": [number, b"The answer is $3.50.", b"def f(x):\n    return x\n"],
-        "recipe": [b"a: {b: [1, 2], c: d}\n", (recipes.FOLDER / "smoke-code.yaml").read_bytes()],
+        "recipe": [b"a: {b: [1, 2], c: d}\n", (runs.RECIPES / "smoke-code.yaml").read_bytes()],
         "tasks": [b"\n".join(starter.splitlines()[:2])],
         "records": [json.dumps(RECORD).encode()],
     }
@@ -109,7 +109,7 @@ def main() -> None:
 
     target = TARGETS[sys.argv.pop(1)]
     with atheris.instrument_imports(include=["grpo_utils"]):
-        for module in (extractors, recipes, tasks, results):
+        for module in (extractors, runs.recipe, tasks, evaluation.results):
             importlib.reload(module)
     with tempfile.TemporaryDirectory() as folder:
         globals()["FOLDER"] = Path(folder)

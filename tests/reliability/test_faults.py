@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import evaluation, results, runs, training
-from grpo_utils.runs import RunError
-from grpo_utils.tasks import ROOT
+from grpo_utils import evaluation, runs
+from grpo_utils.runs import ROOT, RunError
 
 from .conftest import Chain, last_line, small_chain
 
@@ -70,14 +69,14 @@ def test_a_folder_that_became_read_only_is_one_sentence(chain):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "table.csv"
-    runs.write(path, "old")
+    runs.write_file(path, "old")
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        runs.write(path, "new")
+        runs.write_file(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -112,28 +111,28 @@ def test_a_half_written_stamp_means_that_the_notebook_runs_again(text, chain, un
 def test_a_log_that_was_cut_or_damaged(tmp_path):
     path = tmp_path / "training_log.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert [entry["step"] for entry in training.read_log(path)] == [1, 2]
+    assert [entry["step"] for entry in runs.read_log(path)] == [1, 2]
     path.write_bytes(b'{"step": 1}\n\x00\x80\n{"step": 3}\n')
     with pytest.raises(RunError, match=r"training_log\.jsonl is damaged .*: delete the last checkpoint"):
-        training.read_log(path)
+        runs.read_log(path)
 
 
 def test_a_damaged_record_is_named_and_is_not_taken_for_done(tmp_path):
-    path = evaluation.record_path(tmp_path, "base", "test", 0)
+    path = runs.record_path(tmp_path, "base", "test", 0)
     path.parent.mkdir()
     key = '{"settings": {"checkpoint": "base", "split": "test", "shots": 0}, "update_norm": 0, "tasks": '
     half_a_character = r'[{"task_id": 1, "grade": 1, "completions": [{"text": "\ud800", "visible": null}]}]}'
     for text in ('{"settings": {"chec', "[]", '{"settings": {}}', key + half_a_character):
         path.write_text(text)
-        assert not evaluation._is_done(path, {"checkpoint": "base"})
+        assert not evaluation.records._is_done(path, {"checkpoint": "base"})
         with pytest.raises(RunError, match=r"base\.test\.0shot\.json is damaged"):
-            results.load_records(tmp_path)
+            evaluation.load_records(tmp_path)
 
 
 def test_a_second_run_in_the_same_folder_is_locked_out(chain, undisturbed):
     (chain.run / "notebooks" / "02_train.stamp").unlink()
     shutil.rmtree(chain.run / "checkpoints")
-    with runs.alone(chain.run):
+    with runs.hold_lock(chain.run):
         before = {path: path.stat().st_mtime_ns for path in chain.run.rglob("*")}
         sentence = failed(chain.finish("--force"))
         assert "Another process is writing to" in sentence
@@ -152,8 +151,8 @@ def test_the_lock_is_held_once_by_a_process_and_those_it_starts(tmp_path):
         environment = os.environ | variables
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
 
-    with runs.alone(own), runs.alone(own):
-        with runs.alone(other):
+    with runs.hold_lock(own), runs.hold_lock(own):
+        with runs.hold_lock(other):
             assert child(other) == "mine\n"
             assert child(other, **{runs.LOCK_VARIABLE: ""}) == ""
         assert child(own) == "mine\n"
@@ -182,7 +181,7 @@ def test_a_signal_ends_the_chain_with_how_to_go_on(number, undisturbed, tmp_path
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "stopped; the same command goes on where this one stopped" in errors
-    with runs.alone(chain.run):
+    with runs.hold_lock(chain.run):
         assert json.loads((runs.checkpoints(chain.run)[1] / "state.json").read_text())
     goes_on(chain, undisturbed)
 
@@ -199,6 +198,6 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 def test_forcing_forgets_all_but_the_lock(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (tmp_path / "recipe.yaml").write_text("x")
-    with runs.alone(tmp_path):
-        runs.clear(tmp_path)
+    with runs.hold_lock(tmp_path):
+        runs.clear_run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grpo_utils import commands, recipes
+from grpo_utils import runs
+from grpo_utils.runs import commands
 
 from . import fuzz
 
@@ -56,10 +57,10 @@ KEYS = st.sampled_from(
 )
 
 
-def assert_loads_or_is_one_sentence(load: Callable[[], recipes.Recipe]) -> None:
+def assert_loads_or_is_one_sentence(load: Callable[[], runs.Recipe]) -> None:
     try:
         assert load().to_yaml()
-    except recipes.RecipeError as error:
+    except runs.RecipeError as error:
         sentence = str(error)
     else:
         return
@@ -69,7 +70,7 @@ def assert_loads_or_is_one_sentence(load: Callable[[], recipes.Recipe]) -> None:
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS | st.text(max_size=12), VALUES, max_size=3))
 def test_no_override_raises_anything_but_a_recipe_error(overrides):
-    assert_loads_or_is_one_sentence(lambda: recipes.load("smoke-code", overrides))
+    assert_loads_or_is_one_sentence(lambda: runs.load_recipe("smoke-code", overrides))
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -72,7 +72,7 @@ def test_a_killed_chains_notebook_keeps_the_folder_locked_until_it_has_ended(tmp
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    with runs.alone(chain.run):  # waits for the kernel
+    with runs.hold_lock(chain.run):  # waits for the kernel
         before = progress(chain.run)
         time.sleep(2)
         assert progress(chain.run) == before

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from statistics import median
 
-from grpo_utils import recipes, runs, training
+from grpo_utils import runs, training
 from grpo_utils.sandbox import Check, Sandbox
 
 from .conftest import tiny_settings
@@ -52,9 +52,9 @@ def test_two_thousand_batches_leave_the_sandbox_as_it_was():
 
 
 def test_two_hundred_training_steps_keep_their_memory(tiny_model):
-    recipe = recipes.load("smoke-code", tiny_settings(tiny_model, steps=200, save=100))
+    recipe = runs.load_recipe("smoke-code", tiny_settings(tiny_model, steps=200, save=100))
     seen: list[tuple[float, int, int]] = []
-    training.train(recipe, runs.start(recipe), on_log=lambda entry: seen.append(look()))
+    training.train(recipe, runs.start_run(recipe), on_log=lambda entry: seen.append(look()))
     print(*seen[::20], sep="\n")
     memory, descriptors, processes = zip(*seen[20:200], strict=True)
     assert len(seen) >= 200

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_utils import recipes, runs, training
+from grpo_utils import runs
 
 from .conftest import Chain, tiny_settings
 
 
 def command(folder: Path, model: Path, warm: bool = True, **grpo: Any) -> Chain:
     """`python -m grpo_utils.training` on the tiny model, which learns to be brief: six steps, two in an epoch."""
-    settings = yaml.safe_load((recipes.FOLDER / "smoke-code.yaml").read_text())
+    settings = yaml.safe_load((runs.RECIPES / "smoke-code.yaml").read_text())
     path = folder / "smoke-code.yaml"
     chosen = {"num_generations": 4, "per_device_train_batch_size": 8, "temperature": 1.0, "learning_rate": 1e-2}
     chosen |= {"max_completion_length": 24} | grpo
     own = {"rewards": {"overlong": 1.0}, **{f"grpo.{key}": value for key, value in chosen.items()}}
     for key, value in (tiny_settings(model, steps=6, save=3) | own).items():
-        recipes._set(settings, key, value)
+        runs.recipe._set(settings, key, value)
     if not warm:
         settings["warm_start"] = None
     folder.mkdir(exist_ok=True)
@@ -33,7 +33,7 @@ def command(folder: Path, model: Path, warm: bool = True, **grpo: Any) -> Chain:
 
 def log(chain: Chain) -> list[dict[str, Any]]:
     """What was logged, but times."""
-    entries = training.read_log(chain.run / "training_log.jsonl")
+    entries = runs.read_log(chain.run / "training_log.jsonl")
     return [
         {key: value for key, value in entry.items() if "time" not in key and "_per_second" not in key}
         for entry in entries

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from grpo_utils import verify
 from grpo_utils.runs import RunError
 from grpo_utils.sandbox import Sandbox
+from grpo_utils.show import verification
 
 from .conftest import Chain
 
@@ -52,7 +52,7 @@ def test_the_maths_chain_runs(tmp_path):
 
 def test_a_difference_is_named():
     with pytest.raises(RunError, match=r"^b, c: not what the records give\.$"):
-        verify.require_equal(
+        verification.require_equal(
             {"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "x"}, set("abc"), "not what the records give"
         )
 

@@ -1,0 +1,275 @@
+"""The command line, `grpo` or `python -m grpo_utils`: what the notebooks do, and what is done with a finished run.
+
+Each command loads what it needs when it is called, so that a mistake in a recipe is told before torch and TRL are read.
+"""
+
+import importlib.util
+import itertools
+import json
+import os
+import shlex
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from grpo_utils import runs
+from grpo_utils.runs import LAUNCHED, Recipe, Split, UserError, commands
+
+app = typer.Typer(name="grpo", help=__doc__.partition("\n")[0], no_args_is_help=True, pretty_exceptions_enable=False)
+data = typer.Typer(help="Data sets: a local copy of one, or its tasks as JSON lines.", no_args_is_help=True)
+app.add_typer(data, name="tasks")
+
+RecipeName = Annotated[str, typer.Option("--recipe", help="Name or path of a recipe.")]
+Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override: grpo.max_steps=5.")]
+RunName = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Folder in outputs/; default: the recipe's.")
+]
+
+
+@app.command()
+def reproduce(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006, typer copies it
+    run: RunName = None,
+    only: Annotated[str | None, typer.Option(metavar="NN", help="Run one notebook.")] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="NN", help="Run this notebook and those after it.")
+    ] = None,
+    further: Annotated[bool, typer.Option("--all", help="Go further: the notebooks after 05 too.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Start over: forget what this run has done, or with --only or --from what these notebooks made (04"
+            " trains again; 02, 03 and 05 measure again), and that later ones were run. To go on after a kill, leave"
+            " it out.",
+        ),
+    ] = False,
+) -> None:
+    """Run the notebooks 01 to 05 headlessly and print what they found: grpo reproduce --recipe smoke-code"""
+    if only and first:
+        raise UserError("--only and --from name one notebook each: give one of them.")
+    parameters, chosen_recipe = _recipe(recipe, settings, run)
+    runs.need_gpu(chosen_recipe)
+    from grpo_utils import tasks, training
+    from grpo_utils.runs import chain
+
+    training.check_before_start(chosen_recipe)
+    chosen = chain.choose_notebooks(only, first, further)
+    folder = runs.outputs_folder() / chosen_recipe.name
+    print(f"recipe {recipe}, run {folder}", flush=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # papermill's own
+        seconds = chain.reproduce(chosen_recipe, parameters, tasks.data_fingerprint(chosen_recipe), chosen, force)
+    print(chain.chain_summary(folder, seconds))
+
+
+@app.command()
+def train(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006
+    run: RunName = None,
+    folder: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what `training.launch` gives: where to train
+) -> None:
+    """Train the policy of a recipe, or go on with a run that was stopped: grpo train --set grpo.max_steps=5"""
+    _, chosen = _recipe(recipe, settings, run)
+    if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
+        _import_unsloth()
+    from grpo_utils import training
+    from grpo_utils.show.panel import Panel
+
+    training.check_before_start(chosen)
+    where = folder or runs.start_run(chosen)
+    training.practice_tasks(chosen, where)  # before a warm start: the filter by pass rate may leave too few
+    training.train(chosen, where, on_log=Panel())
+
+
+def _import_unsloth() -> None:
+    """Imports Unsloth before TRL, transformers and PEFT, which it patches as they load."""
+    if importlib.util.find_spec("unsloth") is None:
+        raise UserError(
+            "The recipe wants Unsloth, which is not installed: install the GPU profile, or set model.engine to "
+            "transformers and grpo.use_vllm to false."
+        )
+    os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")  # read while Unsloth is imported
+    importlib.import_module("unsloth")
+
+
+@app.command()
+def evaluate(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006
+    run: RunName = None,
+    split: Annotated[Split, typer.Option(help="Which tasks.")] = "validation",
+    dataset: Annotated[
+        str | None, typer.Option(help="Another data set's test split instead, such as human-eval.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Of another data set, if its answers are longer.")] = None,
+    checkpoint: Annotated[list[str], typer.Option(help="base or checkpoint-N, repeatable; default: all.")] = [],  # noqa: B006
+) -> None:
+    """Evaluate checkpoints of a run and print the table: grpo evaluate --split test --checkpoint checkpoint-16"""
+    _, chosen = _recipe(recipe, settings, run)
+    from grpo_utils import evaluation
+
+    split = "test" if dataset else split
+    names, measured = evaluation.plan_evaluation(chosen, split, checkpoint, dataset, max_new_tokens)
+    folder = runs.start_run(chosen)
+    evaluation.sweep(measured, folder, names, split, dataset=dataset)
+    records = evaluation.load_records(folder)
+    print(evaluation.summarise_records(records).round(3).to_string(index=False))
+    for sentence in evaluation.without_effect(records):
+        print(sentence)
+    if split == "test":  # of validation's many checkpoints single p-values would mislead
+        for name, shots in itertools.product(names[1:], chosen.evaluation.samples[split]):
+            pair = (name, shots), (names[0], shots)
+            change, p_value = evaluation.paired_difference(records, *pair, dataset or split, greedy=True)
+            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, McNemar p = {p_value:.2g}")
+
+
+@app.command()
+def verify(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
+    """Make a finished run's tables and figures again from its records and compare the bytes."""
+    parameters, chosen = _recipe(recipe, settings, run)
+    from grpo_utils.show import verification
+
+    for file in verification.verify_run(chosen, parameters):
+        print(f"same bytes: {file}")
+
+
+@app.command()
+def figures(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006
+    run: RunName = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Copy them to FOLDER/<run> too, with a README.md.")
+    ] = None,
+) -> None:
+    """Draw the figures of a finished run again: grpo figures --to figures"""
+    _, chosen = _recipe(recipe, settings, run)
+    folder = runs.existing_run(chosen)
+    import matplotlib
+
+    matplotlib.use("agg")
+    from grpo_utils.show import plots
+
+    with runs.hold_lock(folder):
+        drawn = plots.draw_figures(chosen, folder)
+        runs.update_manifest(folder, [*drawn, *(path.with_suffix(".svg") for path in drawn)])
+    if to:
+        plots.publish_figures(drawn, to / chosen.name, f"grpo {shlex.join(sys.argv[1:])}")
+    print(*drawn, sep="\n")
+
+
+@app.command()
+def rollouts(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
+    """Write what the policy wrote in training as a page to read."""
+    _, chosen = _recipe(recipe, settings, run)
+    folder = runs.existing_run(chosen)
+    from grpo_utils.show import rollouts as pages
+
+    print(pages.write_rollouts(chosen, folder))
+
+
+@app.command()
+def export(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006
+    run: RunName = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder in checkpoints/; default: the one chosen on validation.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="USER/MODEL", help="Upload it to this repository, private at first.")
+    ] = None,
+) -> None:
+    """Merge a checkpoint into its base, with a model card: grpo export --checkpoint checkpoint-16"""
+    _, chosen = _recipe(recipe, settings, run)
+    folder = runs.existing_run(chosen)
+    from grpo_utils import evaluation
+    from grpo_utils.show import export as exports
+
+    if not checkpoint:
+        runs.need_file(folder / "results.csv", "05_checkpoint_evaluation")
+        checkpoint = evaluation.choose_checkpoint(evaluation.load_records(folder), chosen.prompt.shots)
+    merged = exports.merge_adapter(chosen, folder, checkpoint)
+    print(f"{merged}: use it as model.name, or with transformers' from_pretrained")
+    if push:
+        print(exports.push_model(merged, push))
+
+
+@app.command()
+def memory(
+    recipe: RecipeName = "cpu-code",
+    settings: Settings = [],  # noqa: B006
+    card: Annotated[float, typer.Option(metavar="GB", help="Memory of the GPU.")] = 24.0,
+) -> None:
+    """Print what a recipe needs on one GPU, and which setting to lower if that is too much."""
+    _, chosen = _recipe(recipe, settings, None)
+    from grpo_utils import policy, training
+
+    training.check_arguments(chosen)
+    needed = training.estimate_memory(chosen, policy.load_model_config(chosen.model), card * training.GB)
+    print(needed)
+    print(training.advice(chosen, needed, card * training.GB) or f"fits a card with {card:g} GB")
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def sandbox(context: typer.Context) -> None:
+    """Show what protects this machine, with a self-test, or check a file: grpo sandbox f.py "assert f(1) == 2" """
+    from grpo_utils.sandbox.__main__ import main as check
+
+    raise SystemExit(check(context.args))
+
+
+@data.command()
+def download(name: str) -> None:
+    """Write a data set from the hub to data/: grpo tasks download mbpp"""
+    from grpo_utils import tasks
+
+    if name not in tasks.HUB:
+        raise UserError(f"There is no {name!r} to download{runs.nearest(name, tasks.HUB)}: {', '.join(tasks.HUB)}.")
+    tasks.download_dataset(name)
+
+
+@data.command()
+def show(name: str, split: str) -> None:
+    """Print a split as JSON lines: grpo tasks show starter test"""
+    from grpo_utils import tasks
+
+    for task in tasks.load_tasks(name, split):
+        print(json.dumps(asdict(task)))
+
+
+def _recipe(name: str, settings: list[str], run: str | None) -> tuple[dict[str, Any], Recipe]:
+    """What a command line asks for: papermill's parameters, and the recipe that they lead to."""
+    path, overrides = commands.parameters_of(name, settings, run)
+    return {"RECIPE": path, "OVERRIDES": overrides}, runs.load_recipe(path, overrides)
+
+
+def main() -> None:
+    """The console script. Every line is written as it comes, so that a log can be watched."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    commands.run_command(_call)
+
+
+def _call() -> None:
+    try:
+        app(standalone_mode=False)
+    except click.ClickException as error:  # a wrong option
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except click.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Policy x tasks -> records of completions with their verdicts -> tables with intervals.
+
+`records` measures and writes, `results` makes tables of what was written, without the model, and `statistics` has the
+intervals and tests, which need nothing of this project.
+"""
+
+from .records import (
+    error_kind,
+    evaluate_policy,
+    judge_completions,
+    plan_evaluation,
+    record_header,
+    score_completions,
+    sweep,
+)
+from .results import (
+    TOTAL,
+    best_prompt,
+    chain_records,
+    choose_checkpoint,
+    comparison_table,
+    load_records,
+    mean_over_tasks,
+    of_policy,
+    paired_difference,
+    per_task,
+    reward_table,
+    step_of,
+    summarise_records,
+    without_effect,
+    write_results,
+)
+from .statistics import (
+    Interval,
+    across_seeds,
+    best_of,
+    bootstrap_mean,
+    groups_differ,
+    mcnemar,
+    minimum_detectable_difference,
+    pass_at_k,
+    wilson,
+)

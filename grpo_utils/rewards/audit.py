@@ -1,0 +1,291 @@
+"""The audit: what every reward pays for completions whose worth is known, over a whole data set, before training.
+
+A reward that can never fire is the most common silent bug of public GRPO notebooks. So each task is answered in
+seven ways, and each reward has said in its registration what it must pay for them:
+
+| kind | completion |
+|---|---|
+| gold | the reference answer, written as the policy should write it |
+| empty | nothing |
+| echo | the question, repeated |
+| format_only | the tags with next to nothing in them |
+| wrong | right format, plausible content, wrong result |
+| truncated | the gold answer, cut off in the middle at the limit of tokens |
+| padded | the gold answer, its thought drawn out by 3,000 characters |
+
+A task whose reference the sandbox cannot judge, or whose asserts the reference's own code decides, can teach nothing:
+the audit names all of them, why, and the key of the recipe that leaves them out of training and evaluation alike.
+
+What it does not do: find a reward that a clever policy can earn without solving the task. It knows seven completions.
+"""
+
+# pandas' types leave open whether a selection is a frame, a series or a number
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportReturnType=false, reportOperatorIssue=false, reportCallIssue=false
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from grpo_utils.runs import Prompt, UserError
+from grpo_utils.sandbox import Verdict
+from grpo_utils.tasks import Task
+
+from .code import has_programs, verdicts
+from .registry import Reward, registered
+
+KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
+PADDING = "Let me think about that again. " * 100
+TOLERANCE = 1e-9  # of sums of weights in floating point
+
+
+class AuditError(UserError):
+    """A reward does not pay what it must."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One task, and two answers to it whose worth is known.
+
+    Attributes:
+        question: what the policy is asked.
+        gold: the reference answer, in the format that the rewards look for.
+        wrong: an answer in that format which is plausible and wrong.
+        columns: what the data set holds for this task, by column.
+        split: that the task is of.
+        task_id: its number or name in that split.
+    """
+
+    question: str
+    gold: str
+    wrong: str
+    columns: Mapping[str, Any]
+    split: str = "train"
+    task_id: int | str = 0
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found.
+
+    Attributes:
+        table: mean reward, one row per kind of completion and one column per reward, with "weighted sum" last.
+        failures: one sentence for each thing that is not as it must be.
+        notes: one sentence for each thing to know that the recipe allows.
+    """
+
+    table: pd.DataFrame
+    failures: list[str]
+    notes: list[str]
+
+    def require(self) -> None:
+        """Raises AuditError with all failures, if there are any."""
+        if self.failures:
+            raise AuditError(" ".join(self.failures))
+
+
+def audit_rewards(
+    rewards: Sequence[Reward],
+    examples: Sequence[Example],
+    tags: Sequence[str],
+    *,
+    weights: Sequence[float] | None = None,
+    max_completion_length: int = 512,
+    encode: Callable[[str], Sequence[int]] = str.encode,
+    candidate_may_decide: bool = False,
+) -> Audit:
+    """Scores seven kinds of completions of every task with every reward, and compares with what the rewards promise.
+
+    Args:
+        rewards: from `rewards.build`.
+        examples: the tasks, from `examples`.
+        tags: names of the tagged sections.
+        weights: one per reward; default: 1 for each.
+        max_completion_length: tokens at which a completion is cut off.
+        encode: text -> token ids; the default counts bytes. Use the tokenizer's where lengths matter.
+        candidate_may_decide: of the recipe's `dataset` block, as the rewards have it.
+
+    Returns:
+        The mean rewards and the failures: a promise that is not kept, a reward that never pays its minimum, weights
+        under which the gold answer earns no more than an empty one, and tasks that cannot be judged, which are then
+        held to no promise.
+
+    Raises:
+        UserError: a reward is not registered, or needs a column that the data set lacks.
+
+    Example:
+    ```python
+    >>> from grpo_utils import rewards
+    >>> example = Example("6 * 7?", "<thought>a\\nb</thought><answer>42</answer>",
+    ...                   "<thought>a</thought><answer>41</answer>", {"answer": "42"})
+    >>> functions, weights = rewards.build({"soft_correctness": 1.0, "strict_format": 0.25})
+    >>> report = audit(functions, [example], ("thought", "answer"), weights=weights)
+    >>> report.failures, report.table.loc["wrong"].tolist()
+    ([], [0.0, 1.0, 0.25])
+
+    ```
+    """
+    weights = [1.0] * len(rewards) if weights is None else weights
+    batch = [(kind, example) for example in examples for kind in KINDS]
+    completions = [completion(kind, example, tags) for kind, example in batch]
+    ids = [list(encode(text))[:max_completion_length] for text in completions]
+    columns = {name: [example.columns[name] for _, example in batch] for name in examples[0].columns}
+    columns["prompts"] = [example.question for _, example in batch]
+    columns["completion_ids"] = [
+        [0] * max_completion_length if kind == "truncated" else each for (kind, _), each in zip(batch, ids, strict=True)
+    ]
+    questions = columns["prompts"]
+    names = [reward.__name__ for reward in rewards]
+    scores = pd.DataFrame(
+        {name: reward(completions, **columns) for name, reward in zip(names, rewards, strict=True)}, dtype=float
+    )
+    scores["weighted sum"] = scores.fillna(0.0)[names] @ list(weights)
+    kinds = pd.Series([kind for kind, _ in batch])
+    golds = _golds(names, completions, tags, columns, kinds)
+    apart, failures, notes = _apart(examples, golds, candidate_may_decide)
+    kept = pd.Series([i // len(KINDS) not in apart for i in range(len(batch))])
+    if kept.any():  # else the table shows what is paid where nothing can be judged
+        scores, kinds = scores[kept], kinds[kept]
+        reasons = {i: _reason(golds[i // len(KINDS)]) for i in kinds.index if golds and kinds[i] == "gold"}
+        for name in names:
+            failures += _broken_promises(name, scores[name], kinds, questions, reasons)
+    table = scores.groupby(kinds).mean().loc[list(KINDS)]
+    return Audit(table, failures + (_cancelled(table) if kept.any() else []), notes)
+
+
+def _golds(
+    names: Sequence[str], completions: Sequence[str], tags: Sequence[str], columns: Mapping[str, Any], kinds: pd.Series
+) -> list[Verdict]:
+    """The verdicts on the gold answers, where a reward asks the sandbox; they are those that it graded."""
+    if not has_programs(columns) or not any("candidate_may_decide" in registered(n).settings for n in names):
+        return []
+    return [v for v, kind in zip(verdicts(completions, tags, columns), kinds, strict=True) if kind == "gold"]
+
+
+def _apart(
+    examples: Sequence[Example], golds: Sequence[Verdict], may_decide: bool
+) -> tuple[set[int], list[str], list[str]]:
+    """The tasks that are held to no promise, by position, and what is to be said of them: failures and notes."""
+    unsupported = [i for i, verdict in enumerate(golds) if verdict.status == "unsupported"]
+    decided = [i for i, verdict in enumerate(golds) if verdict.ok and verdict.decided_by_candidate]
+    failures, notes = [], []
+    if unsupported:
+        failures.append(
+            f"The sandbox cannot judge the reference of {len(unsupported)} of {len(golds)} tasks, so that no answer to "
+            f"them earns anything ({_kinds_of([golds[i] for i in unsupported])}; see docs/judged.md): add them to "
+            f"`dataset.leave_out`, {_by_split(examples, unsupported)}."
+        )
+    if decided:
+        which = f"{len(decided)} of {len(golds)} tasks, {_by_split(examples, decided)}"
+        own = "the asserts compare objects of the program's own classes, so that its own code decides"
+        if may_decide:
+            notes.append(f"In {which}, {own}; `dataset.candidate_may_decide` lets it.")
+        else:
+            failures.append(
+                f"In {which}, {own}, and no answer counts as right: add them to `dataset.leave_out`, or set "
+                "`dataset.candidate_may_decide` to true if the policy will not write an __eq__ that is always true."
+            )
+    return {*unsupported, *(() if may_decide else decided)}, failures, notes
+
+
+def _kinds_of(verdicts: Sequence[Verdict]) -> str:
+    """The reasons of verdicts, each kind with its number; those that differ in a name only are of one kind."""
+    kinds: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        kinds.setdefault(re.sub(r"'[^']*'", "", verdict.error_message), []).append(verdict.error_message)
+    ordered = sorted(kinds.values(), key=len, reverse=True)
+    return "; ".join(f"{len(reasons)}: {reasons[0]}" for reasons in ordered)
+
+
+def _by_split(examples: Sequence[Example], chosen: Sequence[int]) -> str:
+    """Tasks as `dataset.leave_out` takes them."""
+    ids: dict[str, list[int | str]] = {}
+    for i in chosen:
+        ids.setdefault(examples[i].split, []).append(examples[i].task_id)
+    return json.dumps(ids, ensure_ascii=False)
+
+
+def _reason(verdict: Verdict) -> str:
+    """Why a gold answer does not pass, for the end of a sentence."""
+    words = ": ".join(part for part in (verdict.error_type, verdict.error_message) if part)
+    return "" if verdict.ok else f", where the sandbox says {verdict.status}{f' ({words})' if words else ''}"
+
+
+def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
+    """Returns one of the seven ways to answer a task.
+
+    Example:
+    ```python
+    >>> completion("format_only", Example("6 * 7?", "42", "41", {}), ("thought", "answer"))
+    '<thought>hm</thought>\\n<answer>pass</answer>'
+
+    ```
+    """
+    return {
+        "gold": example.gold,
+        "empty": "",
+        "echo": example.question,
+        "format_only": "\n".join(f"<{tag}>{'hm' if tag != tags[-1] else 'pass'}</{tag}>" for tag in tags),
+        "wrong": example.wrong,
+        "truncated": example.gold[: len(example.gold) // 2],
+        "padded": example.gold.replace(f"</{tags[0]}>", f" {PADDING}</{tags[0]}>", 1),
+    }[kind]
+
+
+def _broken_promises(
+    name: str, scores: pd.Series, kinds: pd.Series, questions: Sequence[str], reasons: Mapping[int, str]
+) -> Iterable[str]:
+    entry = registered(name)
+    for kind in KINDS:
+        promised = entry.pays.get(kind, entry.high if kind == "gold" else (entry.low, entry.high))
+        low, high = promised if isinstance(promised, tuple) else (promised, promised)
+        paid = scores[kinds == kind].dropna()
+        off = paid[(paid < low - TOLERANCE) | (paid > high + TOLERANCE)]
+        if len(off):
+            wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            yield (
+                f"{name!r} must pay {wanted} for {kind.replace('_', ' ')} completions and pays "
+                f"{off.iloc[0]:g} for {len(off)} of {len(paid)}, first for "
+                f"{questions[off.index[0]][:70]!r}{reasons.get(off.index[0], '')}."
+            )
+    if scores.isna().all():
+        yield f"{name!r} pays for nothing: it knows no gold answer."
+    elif scores.min() > entry.low + TOLERANCE:
+        yield f"{name!r} never pays its minimum, {entry.low:g}: the least is {scores.min():g}."
+
+
+def _cancelled(table: pd.DataFrame) -> list[str]:
+    total = table["weighted sum"]
+    better = [kind for kind in ("empty", "echo", "truncated") if total["gold"] <= total[kind] + TOLERANCE]
+    if not better:
+        return []
+    return [
+        f"With these weights the gold answer earns {total['gold']:g}, and {better[0].replace('_', ' ')} completions "
+        f"{total[better[0]]:g}: rewards cancel, or a sign is wrong."
+    ]
+
+
+def audit_examples(batch: Sequence[Task], prompt: Prompt, split: str = "train") -> list[Example]:
+    """Returns tasks as the audit takes them.
+
+    Args:
+        batch: the tasks.
+        prompt: the recipe's `prompt` block: tags, and the number of asserts shown.
+        split: that they are of, to name them by.
+
+    Example:
+    ```python
+    >>> from grpo_utils import recipes, tasks
+    >>> batch = [tasks.MathsTask(task_id=0, text="6 * 7?", solution="6 * 7 = 42", answer="42")]
+    >>> examples(batch, recipes.load("cpu-code").prompt)[0].wrong
+    '<thought>\\n6 * 7 = 42\\n</thought>\\n<answer>\\n47\\n</answer>'
+
+    ```
+    """
+    tags = prompt.tags
+    answers = [(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns()) for t in batch]
+    return [Example(*parts, split, task.task_id) for parts, task in zip(answers, batch, strict=True)]

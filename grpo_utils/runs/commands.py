@@ -1,0 +1,75 @@
+"""What the project's command lines share: a recipe from their options, and errors that are one sentence."""
+
+import errno
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from grpo_utils.sandbox import SandboxUnavailable
+
+from .errors import UserError
+from .recipe import RecipeError, parse_yaml
+
+GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
+    """Returns the recipe (a path made absolute) and the overrides that a command line asks for.
+
+    Args:
+        recipe: `--recipe`: name or path of a recipe.
+        settings: every `--set`, of the form KEY=VALUE.
+        run: `--run`: the name of the run's folder.
+
+    Raises:
+        RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
+
+    Example:
+        >>> parameters_of("cpu-code", ["grpo.max_steps=5"], "short")
+        ('cpu-code', {'grpo.max_steps': 5, 'name': 'short'})
+    """
+    overrides: dict[str, Any] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
+        overrides[key] = parse_yaml(value, f"The value in --set {text!r}")
+    if run:
+        overrides["name"] = run
+    return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Runs a command line's `main`. SIGTERM counts as Ctrl-C.
+
+    An error that the user can mend, an interruption and a disk that takes no more become one sentence on stderr and
+    exit code 1, or 130 for an interruption.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's `&` leave it
+            signal.signal(number, _stop)
+    try:
+        main()
+    except (UserError, SandboxUnavailable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        print(f"error: {error.strerror}: {error.filename or 'a file'}. {GO_ON}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where this one stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt; a second signal finds the plain reaction of Python or of the system."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("\nstopping: a training step is ended and saved first; a second Ctrl-C does not wait", file=sys.stderr)
+    raise KeyboardInterrupt

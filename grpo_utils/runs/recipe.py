@@ -1,0 +1,432 @@
+"""A YAML file in `recipes/` -> a validated `Recipe`: everything that a run needs.
+
+The `grpo`, `warm_start` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and `SFTConfig` and of PEFT's
+`LoraConfig` under their own names. They are passed on untouched; `training.check_arguments` compares them with the
+installed versions.
+
+Files and overrides are YAML 1.2 (see `core_yaml`): `5e-4` is a number, `on` a text. No value is converted: a number in
+quotes is a text, `100.0` and `1e2` are no whole numbers.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from .core_yaml import dump_yaml, load_yaml
+from .errors import UserError, nearest
+from .sources import ROOT
+
+Split = Literal["train", "validation", "test"]
+RECIPES = ROOT / "recipes"
+NEEDED = {  # what others than the trainer read
+    "grpo": {
+        "max_steps": PositiveInt,
+        "num_generations": Annotated[int, Field(ge=2)],  # a completion is compared with its group
+        "per_device_train_batch_size": PositiveInt,
+        "temperature": PositiveFloat,
+        "max_completion_length": PositiveInt,
+    },
+    "lora": {"r": PositiveInt, "target_modules": Annotated[list[str], Field(min_length=1)]},
+}
+SEEDS = 1_800_000_000  # numpy takes 32 bits, and 64 hold the seed of a completion, ten thousand million times as large
+
+
+class RecipeError(UserError):
+    """A recipe that cannot be used."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _ordered(shares: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= shares[0] <= shares[1] <= 1:
+        raise ValueError("the least and the largest share must be in order and from 0 to 1")
+    return shares
+
+
+class Model(_Section):
+    """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and how its weights are held.
+
+    `load_in_4bit` holds the frozen weights in NF4 (QLoRA, arXiv 2305.14314). `engine` says what trains: Unsloth's
+    patches of TRL, or TRL on plain transformers.
+    """
+
+    name: str
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    engine: Literal["transformers", "unsloth"] = "transformers"
+    load_in_4bit: bool = False
+
+
+class Dataset(_Section):
+    """Which tasks. `shuffle` is a seed to reorder splits with; `limits` then shortens them to a number or a share.
+
+    The other keys filter the training split: `max_difficulty` is the largest number of branches in a reference program,
+    or of steps in a worked solution.
+
+    `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
+
+    `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
+    audit finds the sandbox unable to judge. `candidate_may_decide` says whether an assert may count as passed where the
+    program's own code decided it, by the `__eq__` of its class for instance (see docs/judged.md).
+    """
+
+    name: str
+    max_grade: int | None = Field(default=None, ge=1)
+    max_difficulty: int | None = Field(default=None, ge=0)
+    pass_rate: Annotated[tuple[float, float], Strict(False), AfterValidator(_ordered)] | None = None
+    shuffle: int | None = None
+    limits: dict[Split, NonNegativeInt | Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
+    leave_out: dict[Split | Literal["prompt"], list[int | str]] = Field(default_factory=dict)
+    candidate_may_decide: bool = False
+
+
+class Prompt(_Section):
+    """How a task is put to the policy: system prompt, tags, worked examples in the training prompt, asserts shown."""
+
+    system: str
+    tags: Annotated[tuple[str, str], Strict(False)]
+    shots: int = Field(ge=0)
+    visible_asserts: int = Field(ge=0)
+
+
+class Evaluation(_Section):
+    """How a policy is measured.
+
+    `samples` says for each split how many completions to sample per task, by number of worked examples in the
+    prompt; the greedy completion always comes on top. `engine` says what generates: transformers, or vLLM, whose random
+    numbers are others.
+    """
+
+    samples: dict[Split, dict[Annotated[NonNegativeInt, Strict(False)], NonNegativeInt]]  # a dotted key is a text
+    temperature: float = Field(gt=0)
+    max_new_tokens: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    engine: Literal["transformers", "vllm"] = "transformers"
+
+
+class Sampling(BaseModel):
+    """How completions are asked for, besides their temperature and their length; the defaults change nothing.
+
+    `top_k` (Fan et al. 2018, arXiv 1805.04833), `top_p` (Holtzman et al. 2019, arXiv 1904.09751) and `min_p` (Nguyen
+    et al. 2024, arXiv 2407.01082) leave out unlikely tokens, `repetition_penalty` (Keskar et al. 2019, arXiv
+    1909.05858) makes those less likely that are there already, and `chat_template_kwargs` are for the tokenizer's chat
+    template, such as Qwen3's `enable_thinking`. GRPO's own log-probabilities stay those of all tokens at the
+    temperature: completions drawn from fewer are slightly off-policy.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    top_k: NonNegativeInt = 0
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+NEUTRAL = Sampling()
+
+
+def sampling_of(grpo: Mapping[str, Any]) -> Sampling:
+    """Returns what the keyword arguments of a `GRPOConfig` say of sampling.
+
+    Raises:
+        ValueError: a value is wrong, or there is an argument that evaluation could not follow.
+
+    Example:
+    ```python
+    >>> sampling({"top_p": 0.9, "max_steps": 5, "generation_kwargs": {"top_k": 20}})
+    Sampling(top_k=20, top_p=0.9, min_p=None, repetition_penalty=1.0, chat_template_kwargs=None)
+
+    ```
+    """
+    more = grpo.get("generation_kwargs") or {}
+    if not isinstance(more, Mapping):
+        raise ValueError(f"grpo.generation_kwargs must be keys and values, not {_short(repr(more))}")
+    known = [key for key in Sampling.model_fields if key != "chat_template_kwargs"]
+    for key in more:
+        if key not in known:
+            raise ValueError(f"grpo.generation_kwargs.{key} is not honoured everywhere: it may hold {', '.join(known)}")
+    if grpo.get("vllm_structured_outputs_regex"):
+        raise ValueError("grpo.vllm_structured_outputs_regex is not honoured in evaluation: remove it")
+    given = {key: grpo[key] for key in Sampling.model_fields if key in grpo}
+    try:
+        found = Sampling.model_validate({**given, **more})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"grpo.{key} is wrong: {first['msg'].lower()}, not {_short(repr(first['input']))}") from error
+    for key in ("add_generation_prompt", "continue_final_message", "return_dict", "tokenize"):
+        if key in (found.chat_template_kwargs or {}):
+            raise ValueError(f"grpo.chat_template_kwargs.{key} follows from the chat: remove it")
+    return found
+
+
+class Teacher(_Section):
+    """A model that grades the reasoning of completions during training: see `rewards.teacher`.
+
+    `url` is an OpenAI-compatible endpoint, up to its `/v1`; its API key, if it wants one, is read from the environment
+    variable GRPO_TEACHER_KEY. The grade, from 0 to 1, enters the reward with `weight`. A run makes at most `calls`
+    calls, `parallel` at a time, each of which may take `timeout` seconds.
+    """
+
+    url: str = Field(pattern=r"^https?://[\w.-]+(:\d{1,5})?(/[^\s@?#]*)?$")  # a key has no place in a recipe
+    model: str
+    weight: float = Field(gt=0)
+    calls: NonNegativeInt
+    parallel: int = Field(default=16, ge=1)
+    timeout: float = Field(default=60.0, gt=0)
+
+
+class Recipe(_Section):
+    """All settings of a run. Read one with `load`.
+
+    `warm_start`, keyword arguments of TRL's `SFTConfig`, asks for supervised steps on the references before GRPO.
+    `without_gpu` makes a recipe one for GPUs, and names the recipe to run on a machine that has none. `launcher` has
+    `accelerate launch` start the training: a file in `launchers/`, or the path of another (see docs/scaling.md).
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it becomes a folder
+    model: Model
+    lora: dict[str, Any]
+    dataset: Dataset
+    prompt: Prompt
+    rewards: dict[str, float] = Field(min_length=1)
+    teacher: Teacher | None = None
+    warm_start: dict[str, Any] | None = None
+    grpo: dict[str, Any]
+    evaluation: Evaluation
+    tracking: Literal["none", "wandb", "tensorboard", "trackio"] = "none"
+    without_gpu: str | None = None
+    launcher: str | None = None
+    seed: int = Field(default=0, ge=0, lt=SEEDS)
+
+    @model_validator(mode="after")
+    def _measures_what_it_trains(self) -> Self:
+        for split in ("validation", "test"):
+            if self.prompt.shots not in self.evaluation.samples.get(split, {}):
+                raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
+        if len(self.evaluation.samples.get("train", {})) != 1:
+            raise ValueError("evaluation.samples.train must have one number of shots, to measure pass rates with")
+        if not self.evaluation.samples["test"][self.prompt.shots]:
+            raise ValueError("evaluation.samples.test must sample the training prompt at least once")
+        return self
+
+    @model_validator(mode="after")
+    def _engine_can_do_it(self) -> Self:
+        if self.model.engine == "unsloth" and (self.warm_start or self.launcher):
+            raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
+        return self
+
+    @model_validator(mode="after")
+    def _tests_outweigh_the_teacher(self) -> Self:
+        if self.teacher and self.teacher.weight >= max(self.rewards.values()):
+            raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
+        return self
+
+    @model_validator(mode="after")
+    def _says_what_others_than_the_trainer_read(self) -> Self:
+        for block, key, kind in ((block, key, kind) for block, keys in NEEDED.items() for key, kind in keys.items()):
+            settings = getattr(self, block)
+            if key not in settings:
+                raise ValueError(f"{block}.{key} is missing")
+            if wrong := complaint(settings[key], kind):
+                raise ValueError(f"{block}.{key} is wrong: {wrong}")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_what_it_writes(self) -> Self:
+        if not self.grpo.get("log_completions", True):
+            raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
+        return self
+
+    @model_validator(mode="after")
+    def _samples_as_it_is_measured(self) -> Self:
+        sampling_of(self.grpo)
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the `grpo` block says of sampling: evaluation asks the policy as training does."""
+        return sampling_of(self.grpo)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every reward by its name, the teacher's included, in the order in which TRL gets them."""
+        return self.rewards | ({"teacher": self.teacher.weight} if self.teacher else {})
+
+    def to_yaml(self) -> str:
+        """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
+        return dump_yaml(self.model_dump(mode="json"))
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of the recipes that ship with the project."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Reads a recipe and applies overrides.
+
+    Args:
+        name: a recipe that ships with the project, such as `"cpu-code"`, or the path of a YAML file.
+        overrides: values by dotted key, such as `{"grpo.max_steps": 5, "seed": 1}`.
+
+    Returns:
+        The validated recipe.
+
+    Raises:
+        RecipeError: the file is missing or malformed, or a key or value in it is wrong.
+
+    Example:
+    ```python
+    >>> load("smoke-code", {"seed": 3}).seed
+    3
+
+    ```
+    """
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
+    if not path.is_file():
+        raise RecipeError(
+            f"There is no recipe {str(name)!r}{nearest(str(name), recipe_names())}; recipes: {', '.join(recipe_names())}."
+        )
+    settings = parse_yaml(path.read_bytes(), str(path))
+    if not isinstance(settings, dict):
+        raise RecipeError(f"{path} must hold keys and values, such as those in {RECIPES / 'cpu-code.yaml'}.")
+    for key, value in (overrides or {}).items():
+        _set(settings, key, value)
+    _refuse_unusual(settings, path)
+    try:
+        return Recipe.model_validate({"name": path.stem, **settings})
+    except ValidationError as error:
+        raise RecipeError(_explain(error, path)) from error
+
+
+def parse_yaml(text: str | bytes, name: str) -> Any:
+    """Returns what a YAML text says; `name` is what errors call it.
+
+    Raises:
+        RecipeError: it is not YAML, has a key twice, or holds a value that Python cannot have.
+
+    Example:
+    ```python
+    >>> parse("[1, true, no, 5e-4, '5e-4']", "the list")
+    [1, True, 'no', 0.0005, '5e-4']
+
+    ```
+    """
+    try:
+        return load_yaml(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        raise RecipeError(f"{name} is not valid YAML: {_short(error)}") from error
+
+
+def _short(value: object) -> str:
+    """A value as one line of at most 200 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        settings = settings.setdefault(section, {})
+        if not isinstance(settings, dict):
+            raise RecipeError(f"Override {dotted!r} does not fit: {section!r} is a value, not a section.")
+    settings[last] = value
+
+
+def _refuse_unusual(settings: dict[str, Any], path: Path) -> None:
+    """Refuses numbers that are not finite, wherever they stand, and what YAML's tags can make: dates, bytes, sets."""
+    try:
+        for key, value in _leaves(settings):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise RecipeError(f"Key {key!r} in {path} is wrong: a number must be finite, not {value}.")
+            if not isinstance(value, str | int | float | None):
+                raise RecipeError(
+                    f"Key {key!r} in {path} is wrong: a value is a text, a number, true, false, null, a list or a "
+                    f"block, not {_short(repr(value))}."
+                )
+    except RecursionError as error:
+        raise RecipeError(f"{path} is wrong: a part of it contains itself.") from error
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted key; one in a list has the key of the list."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _leaves(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _leaves(one, key)
+    else:
+        yield key, value
+
+
+def complaint(value: Any, kind: Any) -> str | None:
+    """Returns what is wrong with a value that is to be of some type, or None when nothing is; nothing is converted.
+
+    Args:
+        value: as YAML gives it.
+        kind: a type, which `typing.Annotated` may limit to a range.
+
+    Example:
+    ```python
+    >>> complaint(1e2, int)
+    'input should be a valid integer, not 100.0: write 100'
+    >>> complaint("x", int | list[int] | None)
+    "input should be a valid integer or a valid list, not 'x'"
+
+    ```
+    """
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        return _said(error.errors(), value)
+    return None
+
+
+def _said(errors: Sequence[ErrorDetails], value: Any) -> str:
+    """What pydantic says against a value: several things when it may be of several types."""
+    said = [one["msg"].removeprefix("Value error, ") for one in errors]
+    said = [one[0].lower() + one[1:] for one in said]
+    said = [one for one in said if "instance of" not in one] or said  # YAML has texts for the members of an enum
+    start = "input should be "
+    parts = [one if i == 0 else one.removeprefix(start) for i, one in enumerate(dict.fromkeys(said))]
+    whole = isinstance(value, float) and value.is_integer() and any("integer" in one for one in said)
+    return f"{' or '.join(parts)}, not {_short(repr(value))}{f': write {value:.0f}' if whole else ''}"
+
+
+def _explain(error: ValidationError, path: Path) -> str:
+    """The first of pydantic's complaints as one sentence that names the key, the file and the nearest valid key."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        section: Any = Recipe
+        for part in first["loc"][:-1]:
+            annotation = section.model_fields[str(part)].annotation
+            section = next((one for one in get_args(annotation) if one is not type(None)), annotation)  # X | None
+        valid = list(section.model_fields)
+        return f"Unknown key {key!r} in {path}{nearest(str(first['loc'][-1]), valid)}; valid keys: {', '.join(valid)}."
+    if first["type"] == "missing":
+        return f"Key {key!r} is missing in {path}."
+    if not key:
+        return f"{path}: {first['msg'].removeprefix('Value error, ')}."
+    return f"Key {key!r} in {path} is wrong: {_said([first], first['input'])}."

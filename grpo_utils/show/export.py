@@ -1,0 +1,99 @@
+"""A checkpoint -> a model that others can load: the adapter merged into the weights, with a model card beside them.
+
+`python -m grpo_utils.export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
+`outputs/cpu-code/export/`; with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model.
+llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
+"""
+
+import shutil
+from pathlib import Path
+
+from httpx import HTTPError
+from huggingface_hub import HfApi, ModelCard, ModelCardData
+from peft import PeftModel
+
+from grpo_utils import policy, runs, tasks
+from grpo_utils.runs import Recipe, UserError
+
+
+def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
+    """Adds a checkpoint's adapter to the weights of its base, and saves model, tokenizer and card.
+
+    The merged weights have the recipe's `dtype`, also where training held the base in 4 bits.
+
+    Args:
+        recipe: what was trained.
+        run: folder of the run.
+        checkpoint: name of a folder in `run/checkpoints`.
+
+    Returns:
+        The folder `run/export/<checkpoint>`, which `from_pretrained` and a recipe's `model.name` take.
+
+    Raises:
+        RunError: there is no such checkpoint.
+        ModelError: the base cannot be loaded, or is not the one that the adapter was trained on.
+    """
+    adapter = runs.need_file(run / "checkpoints" / checkpoint, "04_grpo_training")
+    policy.identify_adapter(adapter, policy.identify_base(recipe.model))
+    base = policy.load_policy(recipe.model.model_copy(update={"load_in_4bit": False}))
+    merged = PeftModel.from_pretrained(base.model, adapter).merge_and_unload()
+    folder = run / "export" / checkpoint
+    partial = folder.with_name(f"{checkpoint}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    merged.save_pretrained(partial)
+    base.tokenizer.save_pretrained(partial)
+    model_card(recipe, run, checkpoint).save(partial / "README.md")
+    shutil.rmtree(folder, ignore_errors=True)
+    return partial.rename(folder)
+
+
+def model_card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
+    """Returns the model card: what it is, how it was measured, and the recipe that makes it again.
+
+    The evaluation table is the one of notebook 05, and only where it is about this checkpoint.
+    """
+    known = recipe.model.name not in policy.EMBEDDED and not Path(recipe.model.name).exists()
+    metadata = ModelCardData(
+        base_model=recipe.model.name if known else None,
+        datasets=[tasks.HUB[recipe.dataset.name][0]] if recipe.dataset.name in tasks.HUB else None,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["grpo", "trl"],
+    )
+    table = run / "results.md"
+    measured = table.read_text(encoding="utf-8") if table.is_file() else ""
+    if not measured.startswith(f"{checkpoint} ("):
+        measured = "This checkpoint was not measured on the test split."
+    versions = runs.read_json(run / "environment.json")["packages"]
+    sections = [
+        f"---\n{metadata.to_yaml()}\n---",
+        f"# {recipe.name}, {checkpoint}",
+        f"`{recipe.model.name}` after GRPO on {recipe.dataset.name!r} with LoRA, merged. Its system prompt:",
+        f"```text\n{recipe.prompt.system}\n```",
+        f"## Evaluation\n\n{measured.strip()}",
+        "Programs that it writes are untrusted: run them in a sandbox. One training seed is one draw.",
+        f"## Recipe\n\nMade with {', '.join(f'{name} {version}' for name, version in versions.items())}.",
+        f"```yaml\n{recipe.to_yaml()}```",
+    ]
+    return ModelCard("\n\n".join(sections) + "\n")
+
+
+def push_model(folder: Path, name: str) -> str:
+    """Uploads an exported model to the hub, into a private repository that is made if need be, and returns its address.
+
+    Args:
+        folder: from `merge`.
+        name: `user/model`.
+
+    Raises:
+        UserError: the hub refused, or cannot be reached.
+    """
+    hub = HfApi()
+    try:
+        address = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder)
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name} cannot be pushed ({type(error).__name__}): log in with `hf auth login` and a token that may write."
+        ) from error
+    return str(address)

@@ -1,0 +1,23 @@
+"""A recipe -> a trained policy: TRL's trainers in this project's terms.
+
+`grpo` trains, `checks` says before it what a recipe gets wrong, `generation` brings completions, `launch` starts
+several processes (or one that `unsloth` patches), `survival` makes checkpoints that a kill does not hurt,
+`signal_guard` warns when the signal dies, `memory` says before all that what a GPU needs.
+"""
+
+from .generation import VllmServer, coupled, is_decoupled
+from .grpo import (
+    TrainingLog,
+    check_arguments,
+    check_before_start,
+    grpo_config,
+    practice_tasks,
+    teacher_reward,
+    train,
+    training_set,
+    warm_start,
+)
+from .launch import LAUNCHERS, launch_command, launcher_file, run_launched
+from .memory import CONTEXT, GB, advice, estimate_memory
+from .signal_guard import RULES, SignalGuard, SignalWarning
+from .survival import SaveBetweenGenerations, StopOnSignal

@@ -1,0 +1,162 @@
+"""What a recipe says wrongly, told before a run begins: its blocks for TRL and PEFT, and tasks that are too few.
+
+Names and types are those of the fields of `GRPOConfig`, `SFTConfig` and `LoraConfig`, which do not check them: a wrong
+value would end a run after hours, when it is first used. They do not declare ranges and choices; these are here.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union
+
+import torch
+from pydantic import Field
+from transformers import TrainingArguments, get_scheduler
+
+from grpo_utils import tasks
+from grpo_utils.runs import Recipe, RecipeError, Split, complaint, nearest
+from grpo_utils.tasks import DataError, Task
+
+from .launch import count_processes
+
+# what other blocks of a recipe decide, or this project
+ELSEWHERE = ("output_dir", "seed", "reward_weights", "report_to", "peft_type", "task_type")
+POSITIVE = {
+    *("max_steps", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation", "num_generations_eval"),
+    *("learning_rate", "num_iterations", "logging_steps", "save_steps", "save_total_limit", "max_length"),
+    *("temperature", "top_p", "repetition_penalty", "pad_to_multiple_of", "dataset_num_proc", "lora_alpha"),
+    *("vllm_max_model_length", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization", "vllm_server_timeout"),
+}  # other numbers may be 0; none is negative, but where that is its default
+UP_TO_1 = {
+    *("top_p", "min_p", "vllm_gpu_memory_utilization", "label_smoothing_factor", "top_entropy_quantile"),
+    "ref_model_mixup_alpha",
+}
+FILES = {"accelerator_config", "deepspeed", "fsdp_config"}  # these may be a path in the place of a dictionary
+BELOW_1 = {"adam_beta1", "adam_beta2", "lora_dropout"}
+CHOICES = {  # the trainers name these only when they meet another one
+    "grpo.loss_type": Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
+    "grpo.importance_sampling_level": Literal["token", "sequence"],
+    "grpo.multi_objective_aggregation": Literal["sum_then_normalize", "normalize_then_sum"],
+    "grpo.scale_rewards": Literal["group", "batch", "none", True, False],
+    "grpo.vllm_mode": Literal["server", "colocate"],
+    "grpo.vllm_model_impl": Literal["vllm", "transformers"],
+    "grpo.vllm_importance_sampling_mode": Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
+    "grpo.remove_unused_columns": Literal[False],  # rewards read the columns of a task
+    "grpo.sync_ref_model": Literal[False],  # TRL cannot with an adapter
+    "grpo.logging_strategy": Literal["steps"],  # chapter 4 draws the log
+    "grpo.save_strategy": Literal["steps"],  # chapter 5 evaluates the checkpoints
+    "grpo.eval_strategy": Literal["no"],  # ... and not the trainer
+    "warm_start.loss_type": Literal["nll", "dft", "chunked_nll", None],
+    "warm_start.eval_strategy": Literal["no"],
+    "warm_start.save_strategy": Literal["no"],  # a checkpoint of it would pass for one of GRPO
+    "lora.init_lora_weights": bool  # PEFT's own type has a pattern among its choices
+    | Annotated[str, Field(pattern=r"^(gaussian|eva|olora|pissa(_niter_\d+)?|corda|loftq|orthogonal|mica)$")],
+}
+
+
+def check_block(recipe: str, block: str, settings: Mapping[str, Any], target: type) -> None:
+    """Compares a block of a recipe with the class that takes it as keyword arguments.
+
+    Args:
+        recipe: the recipe's name, for errors.
+        block: the block's name, such as `"grpo"`.
+        settings: the block.
+        target: a dataclass.
+
+    Raises:
+        RecipeError: names the first key that is unknown (and the nearest valid one), is set elsewhere, or has a value
+            of the wrong type or out of range, and what is right.
+
+    Example:
+    ```python
+    >>> from peft import LoraConfig
+    >>> check_block("mine", "lora", {"r": 16, "lora_dropout": 0.05}, LoraConfig)
+    >>> check_block("mine", "lora", {"r": 16.5}, LoraConfig)
+    Traceback (most recent call last):
+    grpo_utils.recipes.RecipeError: Key 'lora.r' of recipe 'mine' is wrong: input should be a valid integer, not 16.5.
+
+    ```
+    """
+    fields = {field.name: field for field in dataclasses.fields(target)}
+    hints = typing.get_type_hints(target)
+    for key, value in settings.items():
+        if key not in fields:
+            raise RecipeError(f"Unknown key '{block}.{key}' in recipe {recipe!r}{nearest(key, fields)}.")
+        if key in ELSEWHERE:
+            raise RecipeError(
+                f"Recipe {recipe!r} sets '{block}.{key}', which follows from its other blocks; remove it."
+            )
+        kind = CHOICES.get(f"{block}.{key}") or _kind(fields[key], hints[key])
+        if wrong := complaint(value, kind):
+            raise RecipeError(f"Key '{block}.{key}' of recipe {recipe!r} is wrong: {wrong}.")
+
+
+def _kind(field: "dataclasses.Field[Any]", hint: Any) -> Any:
+    """What YAML may give for a field: its type, limited to its choices or its range; the default is always right."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    choices = [one.value for part in parts if isinstance(part, type) and issubclass(part, enum.Enum) for one in part]
+    if choices or field.metadata.get("choices"):
+        return Literal[(*choices, *field.metadata.get("choices", ()), field.default)]
+    if field.name not in FILES and dict in [typing.get_origin(part) or part for part in parts]:
+        parts = tuple(part for part in parts if part is not str)  # a command line gives a dictionary as a text
+    limits: dict[str, Any] = {"gt": 0} if field.name in POSITIVE else {"ge": 0}
+    limits |= {"le": 1} if field.name in UP_TO_1 else {"lt": 1} if field.name in BELOW_1 else {}
+    kind = Union[tuple(Annotated[one, Field(**limits)] if one in (int, float) else one for one in parts)]  # noqa: UP007
+    return Literal[field.default] | kind if isinstance(field.default, int) and field.default < 0 else kind
+
+
+@contextlib.contextmanager
+def blaming(recipe: Recipe, block: str) -> Iterator[None]:
+    """Whatever is raised in this `with` block is the fault of that block of the recipe, and becomes a RecipeError."""
+    try:
+        yield
+    except Exception as error:  # over a value the libraries raise what they like, a KeyError or an ImportError too
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        text = " ".join(str(error).split())
+        raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {kind}{text}") from error
+
+
+def check_schedule(config: TrainingArguments) -> None:
+    """Builds the schedule of the learning rate as a trainer would, which raises what is wrong with it."""
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=config.learning_rate)
+    get_scheduler(
+        config.lr_scheduler_type,
+        optimiser,
+        num_warmup_steps=config.get_warmup_steps(max(1, config.max_steps)),
+        num_training_steps=max(1, config.max_steps),
+        scheduler_specific_kwargs=config.lr_scheduler_kwargs,  # type: ignore[arg-type], a text is parsed by now
+    )
+
+
+def check_tasks(recipe: Recipe) -> None:
+    """Loads every split and worked example that a recipe will ask for.
+
+    Raises:
+        DataError: the data set is missing or malformed, or has too few tasks.
+    """
+    for split in typing.get_args(Split):
+        batch = tasks.load_split(recipe, split)
+        tasks.worked_examples(recipe, max(recipe.prompt.shots, *recipe.evaluation.samples.get(split, {})))
+        if split == "train":
+            check_enough(recipe, batch)
+
+
+def check_enough(recipe: Recipe, batch: Sequence[Task]) -> None:
+    """Compares the number of tasks to train on with the prompts of a step: with fewer TRL ends before the first step.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    grpo = recipe.grpo
+    rounds = grpo.get("steps_per_generation") or grpo.get("gradient_accumulation_steps", 1)
+    own = grpo["per_device_train_batch_size"] * rounds * count_processes(recipe)
+    prompts = (grpo.get("generation_batch_size") or own) // grpo["num_generations"]
+    if len(batch) < prompts:
+        raise DataError(
+            f"A step of recipe {recipe.name!r} takes {prompts} prompts, and the training split has {len(batch)} tasks: "
+            "loosen the filters or limits in `dataset`, or lower grpo.gradient_accumulation_steps."
+        )
