@@ -18,10 +18,10 @@ install:  ## make .venv and install the CPU profile from its lock: make install 
 	@$(INSTALL)
 
 reproduce: install  ## run notebooks 01 to 05: make reproduce RECIPE=cpu-code ARGS="--set seed=1 --run seed-1"
-	@$(BIN)/python -m grpo_utils.reproduce --recipe $(RECIPE) $(ARGS)
+	@$(BIN)/grpo reproduce --recipe $(RECIPE) $(ARGS)
 
 verify: install  ## after `make reproduce`: make its tables and figures again from its records and compare the bytes
-	@$(BIN)/python -m grpo_utils.verify --recipe $(RECIPE) $(ARGS)
+	@$(BIN)/grpo verify --recipe $(RECIPE) $(ARGS)
 
 # a worker per core, two at most, for memory; a file stays on one worker; the longest, the chain, begins early
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -47,7 +47,7 @@ seeds: install  ## after `make reproduce`: train two more seeds and compare: ARG
 	@$(BIN)/python benchmarks/seeds.py --recipe $(RECIPE) $(ARGS)
 
 figures: install  ## draw a finished run's figures again, and put them into figures/<run>/
-	@$(BIN)/python -m grpo_utils.plots --recipe $(RECIPE) --to figures $(ARGS)
+	@$(BIN)/grpo figures --recipe $(RECIPE) --to figures $(ARGS)
 
 colab:  ## write REPOSITORY=you/your-copy on GitHub into the notebooks' links to Colab and their setup cells
 	@echo "$(REPOSITORY)" | grep -Eqx '[A-Za-z0-9._-]+/[A-Za-z0-9._-]+' || \

@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_utils import comparability, tasks
+import harness
+
+from grpo_utils import tasks
 from grpo_utils.extractors import extract_any_code
 from grpo_utils.sandbox import Sandbox, Verdict
 from grpo_utils.tasks import CodeTask
@@ -110,7 +112,7 @@ class _Scorer:
 def runs_to_its_end(program: str) -> bool:
     command = [sys.executable, "-I", "-c", DRIVER]
     try:
-        done = subprocess.run(command, input=program.encode(), capture_output=True, timeout=comparability.SECONDS)
+        done = subprocess.run(command, input=program.encode(), capture_output=True, timeout=harness.SECONDS)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == REACHED_THE_END
@@ -140,7 +142,7 @@ def _lines(name: str, split: str) -> list[str]:
     for folder in tasks.folders():
         if (folder / name / f"{split}.jsonl").is_file():
             return (folder / name / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
-    raise SystemExit(f"There is no {name}/{split}.jsonl: run `python -m grpo_utils.tasks download {name}`.")
+    raise SystemExit(f"There is no {name}/{split}.jsonl: run `grpo tasks download {name}`.")
 
 
 def harness_prompt(task: Any, document: dict[str, Any], shots: int, chat: bool) -> Any:
@@ -168,18 +170,18 @@ def harness_scores(task: Any, document: dict[str, Any], completion: str) -> dict
 
 def compare_prompts(loaded: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
     """Yields what was compared, how many of them are the same to the letter, and of how many."""
-    owners = {task.task_id: task for task in comparability.mbpp("test")}
+    owners = {task.task_id: task for task in harness.mbpp("test")}
     for name, shots_wanted in (("mbpp_instruct", (0, 3)), ("gsm8k_cot_llama", (0, 8))):
         for shots in shots_wanted:
             documents = list(loaded[name].test_docs())
             same = 0
             for document in documents:
                 if name == "mbpp_instruct":
-                    chat = comparability.mbpp_messages(owners[document["task_id"]], comparability.mbpp_examples(shots))
+                    chat = harness.mbpp_messages(owners[document["task_id"]], harness.mbpp_examples(shots))
                 else:
-                    chat = comparability.gsm8k_messages(document["question"], comparability.gsm8k_examples(shots))
+                    chat = harness.gsm8k_messages(document["question"], harness.gsm8k_examples(shots))
                 theirs = [harness_prompt(loaded[name], document, shots, chat=flag) for flag in (True, False)]
-                same += theirs == [chat, comparability.as_text(chat)]
+                same += theirs == [chat, harness.as_text(chat)]
             yield f"{name}, {shots}-shot prompts, as chat and as text", same, len(documents)
 
 
@@ -194,7 +196,7 @@ def compare_numbers(task: Any) -> Iterator[tuple[str, int, int]]:
         text = chance.choice(ways).format(gold if chance.random() < 0.7 else f"{gold}1")
         theirs = harness_scores(task, document, text)
         for name, strict in (("strict-match", True), ("flexible-extract", False)):
-            same[name] += comparability.gsm8k_correct(text, document["answer"], strict) == bool(theirs[name][1])
+            same[name] += harness.gsm8k_correct(text, document["answer"], strict) == bool(theirs[name][1])
     for name, count in same.items():
         yield f"gsm8k_cot_llama, scores by {name}", count, len(documents)
 
@@ -203,7 +205,7 @@ def explain(one: Stored, ours: Verdict, theirs: bool, code: str | None, their_co
     """Why our own rule and the harness's say different things of a completion."""
     if (code or "").strip() != their_code.strip():
         return f"another program is taken out of the text ({one.kind.rpartition(', ')[2]})"
-    check = comparability.mbpp_check(one.task, f"\n{code}\n```")
+    check = harness.mbpp_check(one.task, f"\n{code}\n```")
     if sandbox.check_many([check])[0].ok == theirs:
         return "setup code or challenge asserts, which the harness leaves out"
     return f"judged by value ({ours.status}: {ours.error_message or ours.error_type})"
@@ -213,10 +215,10 @@ def compare_scores(task: Any, rows: list[Stored], sandbox: Sandbox) -> tuple[lis
     """Scores every completion three ways; returns the rows of a table, and the disagreements one by one."""
     documents = {document["task_id"]: document for document in task.test_docs()}
     theirs = [harness_scores(task, documents[one.task.task_id], one.text)["extract_code"] for one in rows]
-    rule = sandbox.check_many([comparability.mbpp_check(one.task, one.text) for one in rows])
-    codes = [extract_any_code(comparability.PREFIX + one.text, "answer") for one in rows]
+    rule = sandbox.check_many([harness.mbpp_check(one.task, one.text) for one in rows])
+    codes = [extract_any_code(harness.PREFIX + one.text, "answer") for one in rows]
     own = sandbox.check_many([one.task.check(code or "") for one, code in zip(rows, codes, strict=True)])
-    extracted = sum(comparability.mbpp_code(one.text) == code for one, (code, _) in zip(rows, theirs, strict=True))
+    extracted = sum(harness.mbpp_code(one.text) == code for one, (code, _) in zip(rows, theirs, strict=True))
     passed = [bool(score) for _, score in theirs]
     listed, reasons = [], Counter()
     for i, one in enumerate(rows):
@@ -241,16 +243,16 @@ def compare_scores(task: Any, rows: list[Stored], sandbox: Sandbox) -> tuple[lis
 
 
 def main() -> None:
-    """Compares prompts, extraction and scores, and writes `benchmarks/results/comparability.md`."""
+    """Compares prompts, extraction and scores, and writes `benchmarks/results/harness.md`."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--completions", type=Path, help="JSON lines (default: 500 made from the references)")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "comparability.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "harness.md")
     arguments = parser.parse_args()
     loaded = harness_tasks(["mbpp_instruct", "gsm8k_cot_llama"])
-    rows = stored(arguments.completions, comparability.mbpp("test"))
+    rows = stored(arguments.completions, harness.mbpp("test"))
     source = f"`{arguments.completions}`" if arguments.completions else "made from the references, not by a model"
     version = importlib.import_module("importlib.metadata").version("lm_eval")
-    lines = [f"`python benchmarks/comparability.py`, lm-eval {version}. {len(rows)} completions, {source}.", ""]
+    lines = [f"`python benchmarks/harness.py`, lm-eval {version}. {len(rows)} completions, {source}.", ""]
     lines += ["| compared | the same |", "|---|---|"]
     for what, same, count in (*compare_prompts(loaded), *compare_numbers(loaded["gsm8k_cot_llama"])):
         lines.append(f"| {what} | {same} of {count} |")

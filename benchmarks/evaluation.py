@@ -36,7 +36,7 @@ BATCH = 8  # where the order of prompts is compared, so that there are several b
 
 def settings(arguments: argparse.Namespace) -> Recipe:
     """Returns the recipe of both sides: greedy completions of some validation tasks with two prompts."""
-    name, overrides = commands.parameters_of(arguments)
+    name, overrides = commands.parameters_of(arguments.recipe, arguments.set, arguments.run)
     samples = {"train": {1: 0}, "validation": dict.fromkeys(SHOTS, 0), "test": {0: 1}}
     only = {"name": "evaluation-benchmark", "evaluation.samples": samples}
     return runs.load_recipe(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})

@@ -3,7 +3,7 @@
 A model of Llama-3-8B's shape with random weights, so that nothing has to be downloaded, goes through `training.train`
 with groups of 8 completions of 512 tokens: with TRL's defaults, with the settings of `llama3-8b-mbpp-a100`, with its
 weights in NF4 where bitsandbytes is installed, and with vLLM where that is. Every variant has a process of its own and
-writes completions of full length, so all do the same work. The estimate of `grpo_utils.memory` stands beside the
+writes completions of full length, so all do the same work. The estimate of `grpo memory` stands beside the
 measured peak. Writes `benchmarks/results/gpu.md`. `--shape tiny` runs the same code on a CPU and writes nothing.
 
 What it cannot show: learning. Random weights earn no reward; the time of a step does not depend on that.

@@ -134,7 +134,7 @@ def main() -> None:
     commands.add_recipe_options(parser)
     name, overrides = commands.parameters_of(parser.parse_args())
     recipe = runs.load_recipe(name, overrides)
-    command = shlex.join(["python", "-m", "grpo_utils.reproduce", *sys.argv[1:]])
+    command = shlex.join(["grpo", "reproduce", *sys.argv[1:]])
     run = runs.outputs_folder() / recipe.name
     runs.need_file(run / "results.md", "05_checkpoint_evaluation")
     notes = provenance(recipe, {"RECIPE": name, "OVERRIDES": overrides}, command)

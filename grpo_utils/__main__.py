@@ -20,7 +20,12 @@ import typer
 from grpo_utils import runs
 from grpo_utils.runs import LAUNCHED, Recipe, Split, UserError, commands
 
-app = typer.Typer(name="grpo", help=__doc__.partition("\n")[0], no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="grpo",
+    help="Post-training with GRPO: run the notebooks, train, evaluate, and show what a run made.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 data = typer.Typer(help="Data sets: a local copy of one, or its tasks as JSON lines.", no_args_is_help=True)
 app.add_typer(data, name="tasks")
 

@@ -27,6 +27,7 @@ from traitlets.config import Config
 
 from .errors import UserError
 from .folder import (
+    HEADLESS,
     clear_run,
     hold_lock,
     lock_descriptors,
@@ -37,7 +38,7 @@ from .folder import (
     write_manifest,
 )
 from .recipe import Recipe
-from .sources import code_hash, meaning_hash
+from .sources import ROOT, code_hash, meaning_hash
 
 CHAIN = ROOT / "notebooks"
 CHAPTERS = 5  # the notebooks after these go further

@@ -1,5 +1,6 @@
 """What the project's command lines share: a recipe from their options, and errors that are one sentence."""
 
+import argparse
 import errno
 import signal
 import sys
@@ -15,6 +16,13 @@ from .recipe import RecipeError, parse_yaml
 
 GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--recipe`, `--set` and `--run` to the options of a program that is no command of `grpo`, a benchmark."""
+    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: grpo.max_steps=5")
+    parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
 
 
 def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ def existing_run(recipe: Recipe) -> Path:
     settings = run / "recipe.yaml"
     if not settings.is_file():
         raise RunError(
-            f"There is no run {recipe.name!r} in {outputs_folder()}: make it first (python -m grpo_utils.reproduce), or name "
+            f"There is no run {recipe.name!r} in {outputs_folder()}: make it first (grpo reproduce), or name "
             "the folder that holds it in GRPO_OUTPUTS_DIR."
         )
     if settings.read_bytes() != recipe.to_yaml().encode():

@@ -304,9 +304,8 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """
     path = Path(name) if str(name).endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
     if not path.is_file():
-        raise RecipeError(
-            f"There is no recipe {str(name)!r}{nearest(str(name), recipe_names())}; recipes: {', '.join(recipe_names())}."
-        )
+        known = recipe_names()
+        raise RecipeError(f"There is no recipe {str(name)!r}{nearest(str(name), known)}; recipes: {', '.join(known)}.")
     settings = parse_yaml(path.read_bytes(), str(path))
     if not isinstance(settings, dict):
         raise RecipeError(f"{path} must hold keys and values, such as those in {RECIPES / 'cpu-code.yaml'}.")

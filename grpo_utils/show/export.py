@@ -1,6 +1,6 @@
 """A checkpoint -> a model that others can load: the adapter merged into the weights, with a model card beside them.
 
-`python -m grpo_utils.export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
+`grpo export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
 `outputs/cpu-code/export/`; with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model.
 llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
 """

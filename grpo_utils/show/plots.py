@@ -1,4 +1,4 @@
-"""The figures of a run, each drawn from its files alone: `python -m grpo_utils.plots --recipe cpu-code`."""
+"""The figures of a run, each drawn from its files alone: `grpo figures --recipe cpu-code`."""
 
 # pandas' types leave open whether a selection is a frame, a series or a number
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from grpo_utils import evaluation, runs, training
+from grpo_utils import evaluation, runs
 from grpo_utils.evaluation import Interval, bootstrap_mean, wilson
 from grpo_utils.runs import Recipe
 
@@ -58,7 +58,7 @@ def use_style() -> None:
     matplotlib.rcParams.update(STYLE)
 
 
-def training_curves(log: list[training.grpo.LogEntry], weights: dict[str, float]) -> Figure:
+def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figure:
     """Draws what the trainer logged, step by step: rewards, length, groups without spread, entropy, clipping, KL.
 
     Thin lines are single steps, thick ones their running mean over seven steps: a step sees only a few tasks, so its

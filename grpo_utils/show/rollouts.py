@@ -1,7 +1,7 @@
 """What a policy wrote while it was trained, for `widgets.Browser`: step by step, one group of completions per prompt.
 
 TRL stores completions with their rewards and advantages. What it does not store, verdicts and failing asserts, the
-sandbox finds out again when a step is looked at. `python -m grpo_utils.rollouts --recipe cpu-code` writes a page.
+sandbox finds out again when a step is looked at. `grpo rollouts --recipe cpu-code` writes a page.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number

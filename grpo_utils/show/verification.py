@@ -1,4 +1,4 @@
-"""Are a run's tables and figures what its records say? `python -m grpo_utils.verify --recipe cpu-code`.
+"""Are a run's tables and figures what its records say? `grpo verify --recipe cpu-code`.
 
 The chain is run once more on a copy of what the run recorded (completions with their verdicts, adapters, training
 logs), without its tables and figures, and the sha256 of every table and figure made so is compared with the run's
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from grpo_utils import runs
+from grpo_utils import runs, tasks
 from grpo_utils.runs import Recipe, chain
 
 DERIVED = ("figures", "notebooks", "results.*", "manifest.json", "lock", "from_scratch")

@@ -4,7 +4,7 @@ There are three kinds of task: `code` (a function to write, judged by asserts), 
 what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
 evaluation need not ask which kind they have. A kind of your own is a subclass of `Task` and a line in `loading.KINDS`.
 
-`python -m grpo_utils.tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
+`grpo tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
 """
 
 from .code import CodeTask, called_name, check_of, showable, shown_tests

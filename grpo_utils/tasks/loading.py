@@ -215,7 +215,7 @@ def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
     except Exception as error:  # the hub's client raises dozens of types for "not reachable"
         raise DataError(
             f"{name} is not in {ROOT / 'data' / name} and {repository} cannot be loaded from the hub "
-            f"({type(error).__name__}): on a machine with network run `python -m grpo_utils.tasks download {name}` and "
+            f"({type(error).__name__}): on a machine with network run `grpo tasks download {name}` and "
             "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
         ) from error
     yield from (dict(row) for row in rows)

@@ -2,7 +2,7 @@
 
 Where the recipe asks for a warm start, TRL's SFTTrainer first shows the policy reference answers.
 
-`python -m grpo_utils.training --recipe cpu-code` does what notebook 04 does. Trainer, optimiser and adapters are
+`grpo train --recipe cpu-code` does what notebook 04 does. Trainer, optimiser and adapters are
 TRL's and PEFT's own; this module only puts a recipe into their terms.
 """
 

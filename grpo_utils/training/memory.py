@@ -1,4 +1,4 @@
-"""How much of a GPU's memory a recipe needs, before anything is loaded: `python -m grpo_utils.memory --recipe NAME`.
+"""How much of a GPU's memory a recipe needs, before anything is loaded: `grpo memory --recipe NAME`.
 
 It is arithmetic on the model's configuration; `benchmarks/gpu.py` sets it beside what a run really took. It does not
 know what DeepSpeed divides among GPUs (an upper bound there), nor other programs on the card.

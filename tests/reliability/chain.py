@@ -2,7 +2,7 @@
 
 The notebooks do what the real ones do to a run's folder, with the same functions: records that are kept when they are
 there, a "training" whose every step depends on the one before, with sealed checkpoints and a log, then a table and a
-figure from the files alone. As a program it is `python -m grpo_utils.reproduce` with these notebooks:
+figure from the files alone. As a program it is `grpo reproduce` with these notebooks:
 `python tests/reliability/chain.py FOLDER [--force]`, where FOLDER gets the notebooks.
 """
 
@@ -74,8 +74,8 @@ def main() -> None:
     chain.CHAIN = folder
     recipe = runs.load_recipe("smoke-code")
     parameters = {"RECIPE": "smoke-code", "OVERRIDES": {}}
-    seconds = chain.reproduce(recipe, parameters, chain.list_notebooks(), forced="--force" in sys.argv)
-    print(chain.chain_summary(chain.runs.outputs() / recipe.name, seconds))
+    seconds = chain.reproduce(recipe, parameters, "data", chain.list_notebooks(), forced="--force" in sys.argv)
+    print(chain.chain_summary(runs.outputs_folder() / recipe.name, seconds))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from grpo_utils import runs
 from grpo_utils.runs import ROOT
 
-REAL = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code"]
+REAL = [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code"]
 SMALL = [sys.executable, str(Path(__file__).parent / "chain.py")]
 
 

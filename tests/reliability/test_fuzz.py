@@ -1,6 +1,5 @@
 """A million damaged inputs: no exception that the documentation does not name, and time that grows with the size."""
 
-import argparse
 import os
 import time
 from collections.abc import Callable
@@ -76,5 +75,5 @@ def test_no_override_raises_anything_but_a_recipe_error(overrides):
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=40) | st.sampled_from(["2001-99-99", "[" * 5000, "!!int x", "1" * 5000]))
 def test_no_value_on_the_command_line_raises_anything_but_a_recipe_error(value):
-    options = argparse.Namespace(set=[f"seed={value}"], run=None, recipe="smoke-code")
-    assert_loads_or_is_one_sentence(lambda: commands.recipe_of(options))
+    parameters = ("smoke-code", [f"seed={value}"], None)
+    assert_loads_or_is_one_sentence(lambda: runs.load_recipe(*commands.parameters_of(*parameters)))

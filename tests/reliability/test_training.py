@@ -16,7 +16,7 @@ from .conftest import Chain, tiny_settings
 
 
 def command(folder: Path, model: Path, warm: bool = True, **grpo: Any) -> Chain:
-    """`python -m grpo_utils.training` on the tiny model, which learns to be brief: six steps, two in an epoch."""
+    """`grpo train` on the tiny model, which learns to be brief: six steps, two in an epoch."""
     settings = yaml.safe_load((runs.RECIPES / "smoke-code.yaml").read_text())
     path = folder / "smoke-code.yaml"
     chosen = {"num_generations": 4, "per_device_train_batch_size": 8, "temperature": 1.0, "learning_rate": 1e-2}
@@ -28,7 +28,7 @@ def command(folder: Path, model: Path, warm: bool = True, **grpo: Any) -> Chain:
         settings["warm_start"] = None
     folder.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(settings))
-    return Chain([sys.executable, "-m", "grpo_utils.training", "--recipe", str(path)], folder / "outputs")
+    return Chain([sys.executable, "-m", "grpo_utils", "train", "--recipe", str(path)], folder / "outputs")
 
 
 def log(chain: Chain) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def pry():
 
 
 def test_every_table_and_figure_is_made_again_from_the_records(real):
-    again = Chain([sys.executable, "-m", "grpo_utils.verify", "--recipe", "smoke-code"], real.outputs)
+    again = Chain([sys.executable, "-m", "grpo_utils", "verify", "--recipe", "smoke-code"], real.outputs)
     done = again.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     made = {line.removeprefix("same bytes: ") for line in done.stdout.splitlines() if line.startswith("same bytes: ")}
@@ -39,13 +39,15 @@ def test_a_changed_record_is_found(real, tmp_path):
     shutil.copytree(real.outputs, tmp_path / "outputs")
     path = tmp_path / "outputs" / "smoke-code" / "evaluations" / "base.test.1shot.json"
     path.write_text(path.read_text().replace('"format": false', '"format": true'))
-    done = Chain([sys.executable, "-m", "grpo_utils.verify", "--recipe", "smoke-code"], tmp_path / "outputs").finish()
+    done = Chain(
+        [sys.executable, "-m", "grpo_utils", "verify", "--recipe", "smoke-code"], tmp_path / "outputs"
+    ).finish()
     assert done.returncode == 1
     assert "results.csv" in done.stderr.strip().splitlines()[-1]
 
 
 def test_the_maths_chain_runs(tmp_path):
-    done = Chain([sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-math"], tmp_path).finish()
+    done = Chain([sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-math"], tmp_path).finish()
     assert done.returncode == 0, done.stderr[-2000:]
     assert "| base prompt |" in done.stdout
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_utils import evaluation, policy, rewards, runs, tasks
-from grpo_utils.runs import UserError
+from grpo_utils.__main__ import app
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
+from grpo_utils.runs import ROOT, UserError
 from grpo_utils.sandbox import Check, Verdict
-from grpo_utils.runs import ROOT
-from grpo_utils.tasks import CodeTask, MathsTask, 
+from grpo_utils.tasks import CodeTask, MathsTask
 
 RECIPE = runs.load_recipe("smoke-code")
 PROMPT = RECIPE.prompt
@@ -257,8 +257,7 @@ def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run,
     path.write_text(recipe.to_yaml())
     policies = ["--checkpoint", "base", "--checkpoint", "checkpoint-1"]
     options = ["--recipe", str(path), "--dataset", "human-eval", "--max-new-tokens", "3", *policies]
-    monkeypatch.setattr(sys, "argv", ["evaluation", *options])
-    evaluation.main()
+    app(["evaluate", *options], standalone_mode=False)
     difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [0.000, 0.000], McNemar p = 1"
     assert capsys.readouterr().out.splitlines()[-1] == difference
     table = evaluation.summarise_records(evaluation.load_records(run))
@@ -287,17 +286,16 @@ def test_a_wrong_call_makes_no_run_and_no_record(options, message, tmp_path, mon
     for name in ("mine", "test", "more/mine"):
         shutil.copytree(ROOT / "data" / "starter", tmp_path / name)
     monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["evaluation", "--recipe", "smoke-code", *options])
     with pytest.raises(UserError, match=message):
-        evaluation.main()
+        app(["evaluate", "--recipe", "smoke-code", *options], standalone_mode=False)
     assert not runs.outputs_folder().exists()
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from grpo_utils import evaluation, recipes
-recipe = recipes.load(sys.argv[1])
+from grpo_utils import evaluation, runs
+recipe = runs.load_recipe(sys.argv[1])
 evaluation.sweep(recipe, Path(sys.argv[2]), ["base", "checkpoint-1", "checkpoint-2"], "validation")
 """
 

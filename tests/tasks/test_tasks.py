@@ -135,7 +135,9 @@ def test_a_test_that_expects_an_exception_is_one():
 
 
 def test_a_test_is_said_to_have_as_many_asserts_as_its_verdict_has_outcomes(sandbox):
-    lines = (Path(__file__).parent / "sandbox" / "data" / "honest_forms.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (Path(__file__).parents[1] / "sandbox" / "data" / "honest_forms.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     forms = [json.loads(line) for line in lines]
     checks = [Check(form["right"], form["tests"], form["names"], form["setup"]) for form in forms]
     verdicts = sandbox.check_many([*checks, Check(GOOD["code"], [EXPECTED], ["add"])])

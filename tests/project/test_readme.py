@@ -1,19 +1,20 @@
 """README and guides are true: numbers are those of the results files, commands and examples run, links lead on."""
 
-import argparse
+import contextlib
 import csv
-import importlib
 import itertools
 import re
 import shlex
-import sys
+from typing import Any
 
 import nbformat
 import pandas as pd
 import papermill
 import pytest
+import typer
 
 from grpo_utils import rewards, runs, tasks, training
+from grpo_utils.__main__ import app
 from grpo_utils.rewards import reward, texts
 from grpo_utils.runs import ROOT, Recipe, chain
 from grpo_utils.sandbox import Check
@@ -101,47 +102,37 @@ def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
 
 def test_readme_and_guides_have_commands_and_examples():
     programs = {line[0] for line in LINES if line}
-    assert programs == {"make", "source", "papermill", "python", "conda", "uv"}
+    assert programs == {"make", "source", "papermill", "grpo", "python", "conda", "uv"}
     assert [kind for kind, _ in BLOCKS].count("python") == 2
 
 
-COMMANDS = [line for line in LINES if line[:2] == ["python", "-m"]]
-ON_A_CHECKPOINT = {f"grpo_utils.{name}" for name in ("evaluation", "comparability", "export", "memory", "rollouts")}
+COMMANDS = [line for line in LINES if line[:1] == ["grpo"]]
+ON_A_CHECKPOINT = {"evaluate", "export", "memory", "rollouts"}
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line[2] in ON_A_CHECKPOINT], ids=" ".join)
-def test_a_command_has_the_options_that_its_program_knows(line, monkeypatch):
-    class Parsed(Exception):
-        pass
-
-    def stop(parser, *rest, parse=argparse.ArgumentParser.parse_args):
-        parse(parser, *rest)
-        raise Parsed
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    monkeypatch.setattr(sys, "argv", line[2:])
-    with pytest.raises(Parsed):
-        importlib.import_module(line[2]).main()
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line[1] in ON_A_CHECKPOINT], ids=" ".join)
+def test_a_command_has_the_options_that_its_program_knows(line):
+    command: Any = typer.main.get_command(app)
+    command.commands[line[1]].make_context(line[1], line[2:])
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line[2] not in ON_A_CHECKPOINT], ids=" ".join)
-def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line[1] not in ON_A_CHECKPOINT], ids=" ".join)
+def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
     """The whole command line, the recipe and the trainer's arguments are real; only the hours of work are not done."""
     started: list[Recipe | str] = []
     monkeypatch.setattr(chain, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
-    monkeypatch.setattr(training.grpo, "train", lambda recipe, *rest, **more: started.append(recipe))
-    monkeypatch.setattr(tasks, "download", started.append)
+    monkeypatch.setattr(training, "train", lambda recipe, *rest, **more: started.append(recipe))
+    monkeypatch.setattr(tasks, "download_dataset", started.append)
+    monkeypatch.setattr(runs, "need_gpu", lambda recipe: None)
     monkeypatch.setattr(runs.folder, "need_gpu", lambda recipe: None)
-    monkeypatch.setattr(
-        training.grpo, "check_before_start", training.check_arguments
-    )  # without the machine, data and model
-    monkeypatch.setattr(training.grpo, "practice_tasks", lambda recipe, run: [])
-    monkeypatch.setattr(verification, "verify", lambda recipe, *rest: started.append(recipe) or [])
-    monkeypatch.setattr(sys, "argv", line[2:])
+    monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without machine, data and model
+    monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
+    monkeypatch.setattr(tasks, "data_fingerprint", lambda recipe: "")
+    monkeypatch.setattr(verification, "verify_run", lambda recipe, *rest: started.append(recipe) or [])
     example_reward(monkeypatch)
-    module = line[2].removeprefix("grpo_utils.")
-    importlib.import_module(f"{line[2]}.__main__" if module in ("sandbox", "tasks") else line[2]).main()
-    assert len(started) == (module != "sandbox")
+    with contextlib.suppress(SystemExit) if line[1] == "sandbox" else contextlib.nullcontext():
+        app(line[1:], standalone_mode=False)
+    assert len(started) == (line[1] != "sandbox")
     assert "error" not in capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from grpo_utils import policy
+from grpo_utils.policy import cpu
 
 # import gone
 from grpo_utils.runs import Sampling
@@ -110,7 +111,7 @@ def tiny(family: str) -> Any:
 
 def ours(family: str) -> policy.Policy:
     model = copy.deepcopy(tiny(family))
-    policy.prepare(model)
+    cpu.prepare(model)
     return policy.Policy(model, Numbers())
 
 
@@ -226,10 +227,10 @@ def test_attention_for_one_token_is_what_sdpa_computes(settings, groups):
     masks = [None, some, some.expand(3, 4, 1, 9), torch.where(some, 0.0, float("-inf")), bias]
     for mask in masks:
         theirs, _ = sdpa_attention_forward(module, query, key, value, mask, **settings)  # type: ignore[arg-type]
-        mine, _ = policy.cpu._attention(module, query, key, value, mask, **settings)
+        mine, _ = cpu._attention(module, query, key, value, mask, **settings)
         torch.testing.assert_close(mine, theirs)
     theirs, _ = sdpa_attention_forward(module, query, key, value, some, position_bias=bias, **settings)
-    mine, _ = policy.cpu._attention(module, query, key, value, some, position_bias=bias, **settings)
+    mine, _ = cpu._attention(module, query, key, value, some, position_bias=bias, **settings)
     torch.testing.assert_close(mine, theirs)
 
 

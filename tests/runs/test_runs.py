@@ -125,9 +125,9 @@ def finished(folder: Path) -> Path:
 def test_forced_notebooks_make_again_what_they_made_and_nothing_else(only, first, gone, monkeypatch):
     run, chosen, executed = finished(runs.outputs_folder() / SMOKE.name), chain.choose_notebooks(only, first), []
     (run / "recipe.yaml").write_text(SMOKE.to_yaml())
-    monkeypatch.setattr(chain, "execute", lambda path, run, parameters: executed.append(contents(run)))
+    monkeypatch.setattr(chain, "execute_notebook", lambda path, run, parameters: executed.append(contents(run)))
     before = contents(run)
-    chain.reproduce(SMOKE, {}, chosen, forced=True)
+    chain.reproduce(SMOKE, {}, "data", chosen, forced=True)
     assert len(executed) == len(chosen)
     stamps = {f"notebooks/{path.stem}.stamp" for path in chain.list_notebooks() if path.stem >= chosen[0].stem}
     assert before - executed[0] == gone | stamps

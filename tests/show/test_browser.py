@@ -118,29 +118,29 @@ def test_rendering_takes_time_linear_in_a_hostile_text():
 
 
 def test_the_menus_show_the_chosen_task(groups):
-    browser = browser.Browser(groups)
-    assert [value for _, value in browser.group.options] == ["gained", "lost", "both", "neither"]
-    assert browser.view.value == browser.render(groups["gained"][0])
-    browser.group.value = "both"
-    assert browser.view.value == browser.render(groups["both"][0])
-    assert browser.order not in browser.children
+    menus = browser.Browser(groups)
+    assert [value for _, value in menus.group.options] == ["gained", "lost", "both", "neither"]
+    assert menus.view.value == browser.render(groups["gained"][0])
+    menus.group.value = "both"
+    assert menus.view.value == browser.render(groups["both"][0])
+    assert menus.order not in menus.children
 
 
 def test_completions_are_sorted_by_the_chosen_score_and_unknown_ones_stand_last():
     shown = [rollout("a", 0.5, float("nan")), rollout("b", -1.0, 1.0), rollout("c", 2.0, 0.5)]
-    browser = browser.Browser({"step 1": [Entry("1", "question", shown)]}, ("step", "prompt"))
-    assert re.findall("<b>(.)</b>", browser.view.value) == ["c", "a", "b"]
-    browser.order.value = "tests"
-    assert re.findall("<b>(.)</b>", browser.view.value) == ["b", "c", "a"]
+    menus = browser.Browser({"step 1": [Entry("1", "question", shown)]}, ("step", "prompt"))
+    assert re.findall("<b>(.)</b>", menus.view.value) == ["c", "a", "b"]
+    menus.order.value = "tests"
+    assert re.findall("<b>(.)</b>", menus.view.value) == ["b", "c", "a"]
 
 
 def test_the_order_stays_chosen_from_step_to_step():
     steps = {f"step {i}": [Entry("1", "question", [rollout("a", 1.0, 0.0), rollout("b", 0.0, i)])] for i in (1, 2)}
-    browser = browser.Browser(steps, ("step", "prompt"))
-    browser.order.value = "tests"
-    browser.group.value = "step 2"
-    assert browser.order.value == "tests"
-    assert "tests 2" in browser.view.value.partition("<b>a</b>")[0]
+    menus = browser.Browser(steps, ("step", "prompt"))
+    menus.order.value = "tests"
+    menus.group.value = "step 2"
+    assert menus.order.value == "tests"
+    assert "tests 2" in menus.view.value.partition("<b>a</b>")[0]
 
 
 def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
@@ -160,9 +160,9 @@ def test_a_group_is_looked_up_once_when_it_is_chosen(groups):
             return super().__getitem__(name)
 
     asked = []
-    browser = browser.Browser(Counting(groups))
+    menus = browser.Browser(Counting(groups))
     first, second = list(groups)[:2]
-    browser.group.value = second
+    menus.group.value = second
     assert asked == [first, second]
 
 
@@ -189,9 +189,9 @@ def test_without_anybody_to_click_a_static_page_is_shown_instead(records, groups
 
 
 def test_somebody_who_can_click_gets_the_menus(records, groups, watched):
-    browsers = browser.Browser(groups), browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
-    for browser in browsers:
-        assert "application/vnd.jupyter.widget-view+json" in browser._repr_mimebundle_()
+    shown = browser.Browser(groups), browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
+    for widget in shown:
+        assert "application/vnd.jupyter.widget-view+json" in widget._repr_mimebundle_()
     assert not panel.is_watched()
 
 

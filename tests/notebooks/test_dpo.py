@@ -184,7 +184,7 @@ def test_a_second_run_trains_nothing_and_one_with_other_settings_trains_again(ch
 
 def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(finished, overrides):
     settings = [f"--set={key}={json.dumps(value)}" for key, value in overrides.items()]
-    command = [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code", "--only", "08", *settings]
+    command = [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code", "--only", "08", *settings]
     done = subprocess.run(
         command, cwd=runs.ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(finished)},
         capture_output=True, text=True, timeout=500, check=False,

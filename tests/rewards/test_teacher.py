@@ -28,7 +28,7 @@ from grpo_utils.rewards.teacher import KEY_VARIABLE, LedgerError, ask, chat, rea
 from grpo_utils.runs import ROOT, RecipeError, Teacher
 
 NOTEBOOK = ROOT / "notebooks" / "09_teacher_reward.ipynb"
-REPLIES = json.loads((Path(__file__).parent / "data" / "teacher_replies.json").read_text())
+REPLIES = json.loads((Path(__file__).parents[1] / "data" / "teacher_replies.json").read_text())
 TAGS = ("thought", "answer")
 
 
@@ -345,14 +345,14 @@ def test_the_chapter_runs_on_a_smoke_training_is_found_done_and_leaves_no_server
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", *arguments, "--recipe", "smoke-code"],
+            [sys.executable, "-m", "grpo_utils", *arguments, "--recipe", "smoke-code"],
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         return (tmp_path / "smoke-code" / "notebooks" / NOTEBOOK.name).read_text() if "--only" in arguments else ""
 
-    run("grpo_utils.training")
-    executed = run("grpo_utils.reproduce", "--only", "09")
+    run("train")
+    executed = run("reproduce", "--only", "09")
     assert "the local teacher is closed" in executed
     folder = tmp_path / "smoke-code"
     assert (folder / "figures" / "teacher.png").is_file()

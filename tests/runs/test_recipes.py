@@ -1,8 +1,6 @@
 """Recipes: what ships is valid, and what is wrong is named with its nearest right spelling, before a run begins."""
 
-import argparse
 import dataclasses
-import sys
 
 import pytest
 import yaml
@@ -13,7 +11,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.sft_config import SFTConfig
 
 from grpo_utils import rewards, runs, training
-from grpo_utils.runs import RecipeError, UserError, chain, commands, core_yaml
+from grpo_utils.__main__ import app
+from grpo_utils.runs import RecipeError, UserError, commands, core_yaml
 from grpo_utils.tasks import DataError
 
 BLOCKS = {"grpo": GRPOConfig, "warm_start": SFTConfig, "lora": LoraConfig}
@@ -40,7 +39,7 @@ VALUES = st.recursive(
 
 
 def set_on_the_command_line(*texts: str) -> runs.Recipe:
-    return commands.recipe_of(argparse.Namespace(set=list(texts), run=None, recipe="smoke-code"))
+    return runs.load_recipe(*commands.parameters_of("smoke-code", texts, None))
 
 
 @pytest.mark.parametrize("name", runs.recipe_names())
@@ -320,19 +319,17 @@ def test_what_the_model_or_the_machine_lacks_is_told_before_the_first_notebook(o
 
 
 @pytest.mark.parametrize("text", ["grpo.learning_rate='5e-4'", "dataset.limits.train=1", "lora.target_modules=[qproj]"])
-@pytest.mark.parametrize("main", [chain.main, training.main])
-def test_a_wrong_recipe_starts_nothing(main, text, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["reproduce", "train"])
+def test_a_wrong_recipe_starts_nothing(command, text, tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path / "outputs"))
-    monkeypatch.setattr(sys, "argv", ["x", "--recipe", "smoke-code", "--set", text])
     with pytest.raises(UserError, match=r"learning_rate|takes 2 prompts|Target modules"):
-        main()
+        app([command, "--recipe", "smoke-code", "--set", text], standalone_mode=False)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_estimate_of_memory_refuses_a_wrong_recipe_too(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["memory", "--recipe", "smoke-code", "--set", "grpo.optim=8"])
+def test_the_estimate_of_memory_refuses_a_wrong_recipe_too():
     with pytest.raises(RecipeError, match=r"'grpo.optim'"):
-        training.main()
+        app(["memory", "--recipe", "smoke-code", "--set", "grpo.optim=8"], standalone_mode=False)
 
 
 def test_an_unknown_recipe_names_the_nearest_one():

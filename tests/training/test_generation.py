@@ -19,7 +19,7 @@ from grpo_utils import evaluation, policy, runs, tasks, training
 from grpo_utils.runs import Model
 from grpo_utils.sandbox import Sandbox
 
-STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
+STAND_IN = Path(__file__).parents[1] / "policy" / "vllm_stand_in.py"
 # Answers /health and dies at the first request that matters; its child stands for vLLM's engine.
 DYING = """
 import os, subprocess, sys

@@ -20,7 +20,7 @@ from grpo_utils.runs import UserError
 # import gone
 from grpo_utils.sandbox import Verdict
 
-CORPUS = json.loads((Path(__file__).parent / "data" / "rewards.json").read_text())
+CORPUS = json.loads((Path(__file__).parents[1] / "data" / "rewards.json").read_text())
 NEEDS_SANDBOX = {name for name, table in CORPUS.items() if "asserts" in table["columns"]}
 RIGHT = "<thought>easy\n</thought>\n<answer>\n42\n</answer>"
 

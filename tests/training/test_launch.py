@@ -21,7 +21,7 @@ FOR_GPUS = [name for name in runs.recipe_names() if runs.load_recipe(name).witho
 
 @pytest.fixture(autouse=True)
 def not_launched(monkeypatch):
-    for name in (training.LAUNCHED, "LOCAL_RANK", "RANK"):
+    for name in (runs.LAUNCHED, "LOCAL_RANK", "RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -45,10 +45,10 @@ def test_a_recipe_for_a_cpu_and_plain_trl_trains_in_this_process(tmp_path):
 def test_unsloth_gets_a_process_of_its_own_and_several_gpus_get_accelerate(tmp_path):
     given = ["--recipe", f"{tmp_path}/launched.yaml", "--folder", str(tmp_path)]
     unsloth = training.launch_command(runs.load_recipe("llama3-8b-mbpp-24gb"), tmp_path)
-    assert unsloth == [sys.executable, "-m", "grpo_utils.unsloth_training", *given]
+    assert unsloth == [sys.executable, "-m", "grpo_utils", "train", *given]
     several = training.launch_command(runs.load_recipe("llama3-8b-mbpp-multi-gpu"), tmp_path) or []
     assert several[several.index("--config_file") + 1] == str(training.LAUNCHERS / "zero2.yaml")
-    assert several[-5:] == ["grpo_utils.training", *given]
+    assert several[-6:] == ["grpo_utils", "train", *given]
 
 
 @pytest.mark.parametrize("name", ["llama3-8b-mbpp-24gb", "llama3-8b-mbpp-multi-gpu"])
@@ -58,7 +58,7 @@ def test_the_process_that_is_launched_reads_the_very_recipe(name, tmp_path):
     assert runs.load_recipe(tmp_path / "arm" / "launched.yaml") == arm
 
 
-@pytest.mark.parametrize("name", ["LOCAL_RANK", training.LAUNCHED])
+@pytest.mark.parametrize("name", ["LOCAL_RANK", runs.LAUNCHED])
 def test_a_process_that_was_launched_launches_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setenv(name, "0")
     assert training.launch_command(runs.load_recipe("llama3-8b-mbpp-multi-gpu"), tmp_path) is None
@@ -93,7 +93,7 @@ def test_a_step_at_hand_has_time_to_end_unless_the_user_says_otherwise(monkeypat
 
 
 def test_a_launched_command_prints_here_and_its_failure_is_one_sentence(capsys):
-    training.run_launched([sys.executable, "-c", f"import os; print('launched', os.environ['{training.LAUNCHED}'])"])
+    training.run_launched([sys.executable, "-c", f"import os; print('launched', os.environ['{runs.LAUNCHED}'])"])
     assert capsys.readouterr().out == "launched 1\n"
     with pytest.raises(runs.RunError, match="exit code 3"):
         training.run_launched([sys.executable, "-c", "raise SystemExit(3)"])

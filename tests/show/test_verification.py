@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from grpo_utils import evaluation, runs, tasks
+from grpo_utils.__main__ import app
 from grpo_utils.runs import RunError, chain, commands
 from grpo_utils.show import plots, verification
 
@@ -75,7 +75,7 @@ def run(finished, monkeypatch) -> Path:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder = Path(shutil.copytree(finished, runs.outputs_folder() / "far"))
     runs.write_manifest(folder)
-    for path, stamp in chain.stamps(RECIPE, PARAMETERS).items():
+    for path, stamp in chain.stamps(PARAMETERS, tasks.data_fingerprint(RECIPE)).items():
         runs.write_file(chain.stamp_path(folder, path), stamp)
     return folder
 
@@ -127,10 +127,8 @@ def test_where_links_are_refused_files_are_copied(number, run, monkeypatch, tmp_
 def sentence_of(capsys) -> str:
     """What the command says, which must fail."""
     sets = [f"--set={key}={value}" for key, value in OVERRIDES.items()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["verify", "--recipe", "smoke-code", *sets])
-        with pytest.raises(SystemExit):
-            commands.run_command(verification.main)
+    with pytest.raises(SystemExit):
+        commands.run_command(lambda: app(["verify", "--recipe", "smoke-code", *sets], standalone_mode=False))
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -160,6 +158,5 @@ def test_figures_that_are_drawn_again_are_taken_into_the_manifest_and_nothing_el
     runs.write_manifest(run)
     (run / "results.csv").write_text("changed")
     sets = [f"--set={key}={value}" for key, value in OVERRIDES.items()]
-    monkeypatch.setattr(sys, "argv", ["plots", "--recipe", "smoke-code", *sets])
-    plots.main()
+    app(["figures", "--recipe", "smoke-code", *sets], standalone_mode=False)
     assert runs.read_json(run / "manifest.json") == runs.manifest(finished) != runs.manifest(run)

@@ -28,7 +28,7 @@ Its tasks `mbpp_instruct` (version 1.0) and `gsm8k_cot_llama` (version 4.0) as t
 A chat of `mbpp_messages` ends with the assistant's turn, and the policy goes on from there
 (`continue_final_message=True` in transformers' chat templates); it does not open another one.
 
-    python -m grpo_utils.comparability --recipe cpu-code --checkpoint base --task mbpp_instruct --shots 3
+    python benchmarks/harness.py --recipe cpu-code --checkpoint base --task mbpp_instruct --shots 3
 
 does what the harness does with `--apply_chat_template --fewshot_as_multiturn`, or without them for a model that has no
 chat template. Batching differs, so that a rounding may.
@@ -326,14 +326,14 @@ def measure(
 
 def main() -> None:
     """Measures a policy by lm-evaluation-harness's prompt and rule, greedily, and prints and keeps the result."""
-    parser = argparse.ArgumentParser(prog="python -m grpo_utils.comparability", description=main.__doc__)
+    parser = argparse.ArgumentParser(description=main.__doc__)
     commands.add_recipe_options(parser)
     parser.add_argument("--checkpoint", default="base", help="base or checkpoint-N (default: base)")
     parser.add_argument("--task", default="mbpp_instruct", choices=["mbpp_instruct", "gsm8k_cot_llama"])
     parser.add_argument("--shots", type=int, default=0, help="worked examples in the prompt (default: 0)")
     parser.add_argument("--limit", type=int, help="only the first so many documents")
     arguments = parser.parse_args()
-    recipe = commands.recipe_of(arguments)
+    recipe = runs.load_recipe(*commands.parameters_of(arguments.recipe, arguments.set, arguments.run))
     prompts(arguments.task, arguments.shots, arguments.limit)  # a wrong call makes no folder
     if arguments.checkpoint != "base":
         runs.need_file(runs.outputs_folder() / recipe.name / "checkpoints" / arguments.checkpoint, "04_grpo_training")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_utils.runs import Dataset
 from grpo_utils.training import RULES, SignalGuard, SignalWarning
 
-LOGS = Path(__file__).parent / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "data" / "logs"
 HEALTHY = [json.loads(line) for line in (LOGS / "healthy.jsonl").read_text().splitlines()][1:]  # the first is a header
 DISEASES = json.loads((LOGS / "diseases.json").read_text())["diseases"]
 

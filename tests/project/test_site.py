@@ -10,7 +10,7 @@ from types import ModuleType
 import nbformat
 import pytest
 
-from grpo_utils import runs
+from grpo_utils import runs, tasks
 from grpo_utils.runs import ROOT, chain
 
 
@@ -80,7 +80,7 @@ def test_a_notebook_s_page_says_where_its_outputs_are_from_and_names_no_path(
     run = runs.outputs_folder() / recipe.name
     if executed:
         write(run / "notebooks" / source.name)
-        today = chain.stamps(recipe, {})[source]
+        today = chain.stamps({}, tasks.data_fingerprint(recipe))[source]
         chain.stamp_path(run, source).write_text(stamp or today)
     (note,) = build.provenance(recipe, {}, "reproduce").values()
     page = tmp_path / build.stage_notebook(source, run, tmp_path, note)

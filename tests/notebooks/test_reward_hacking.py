@@ -127,7 +127,7 @@ def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tin
         *(("--set", f"{key}={'null' if value is None else value}") for key, value in overrides.items())
     )
     done = subprocess.run(
-        [sys.executable, "-m", "grpo_utils.reproduce", "--recipe", "smoke-code", "--only", "07", *sets],
+        [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code", "--only", "07", *sets],
         cwd=ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip

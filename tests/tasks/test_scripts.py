@@ -13,7 +13,7 @@ from grpo_utils.rewards import audit
 from grpo_utils.show import browser
 from grpo_utils.tasks import DataError, ScriptTask
 
-FILE = Path(__file__).parent / "data" / "scripts.jsonl"
+FILE = Path(__file__).parents[1] / "data" / "scripts.jsonl"
 RECIPE = runs.load_recipe("cpu-code")
 TASKS = tasks.read_jsonl(FILE)
 SUM = TASKS[0]

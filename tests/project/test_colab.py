@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import install
 from install import colab
 
 
@@ -54,13 +55,13 @@ def test_a_machine_without_a_gpu_gets_the_cpu_lock_and_an_unknown_python_a_sente
         colab.setup()
     monkeypatch.setattr(colab.shutil, "which", lambda name: None)
     assert colab.lock_file().name == "cpu.lock"
-    monkeypatch.setattr(colab.install, "is_configured_pip", lambda python: False)
-    monkeypatch.setattr(colab.install, "no_answer", lambda index: "")
+    monkeypatch.setattr(colab, "is_configured_pip", lambda python: False)
+    monkeypatch.setattr(install, "no_answer", lambda index: "")
     monkeypatch.delenv("TORCH_INDEX", raising=False)
     with pytest.raises(SystemExit, match="Restart session"):
         colab.setup()
     torch, packages, _ = machine
-    assert torch[-4:] == ["--no-deps", "--index-url", colab.install.TORCH_INDEX, "torch==2.13.0"]
+    assert torch[-4:] == ["--no-deps", "--index-url", install.TORCH_INDEX, "torch==2.13.0"]
     assert str(colab.ROOT / "requirements" / "cpu.lock") in packages
 
 

@@ -22,7 +22,7 @@ CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_tra
 
 def command(outputs: Path, *arguments: str) -> list[str]:
     os.environ["GRPO_OUTPUTS_DIR"] = str(outputs)
-    return [sys.executable, "-m", "grpo_utils.reproduce", *arguments]
+    return [sys.executable, "-m", "grpo_utils", "reproduce", *arguments]
 
 
 def run(outputs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

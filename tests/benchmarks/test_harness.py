@@ -9,12 +9,13 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+import harness
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils import comparability, policy, runs
+from grpo_utils import policy, runs
 from grpo_utils.runs import UserError
 from grpo_utils.tasks import CodeTask, DataError
 
@@ -30,7 +31,7 @@ HARNESS = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)  # lm_eval/tasks/m
 @given(st.text(alphabet="`\n dé1").map(lambda text: text.replace("`1", "```")))
 def test_extraction_is_that_of_the_harness(text):
     found = HARNESS.findall(f"```{text}")
-    assert comparability.mbpp_code(text) == (found[0] if found else "")
+    assert harness.mbpp_code(text) == (found[0] if found else "")
 
 
 @pytest.mark.parametrize(
@@ -45,22 +46,22 @@ def test_extraction_is_that_of_the_harness(text):
     ],
 )
 def test_a_program_passes_as_the_harness_wants_it(completion, passes, sandbox):
-    assert sandbox.check_many([comparability.mbpp_check(TASK, completion)])[0].ok == passes
+    assert sandbox.check_many([harness.mbpp_check(TASK, completion)])[0].ok == passes
 
 
 def test_the_check_leaves_out_setup_code_and_challenge_asserts():
     asserts = {"test_list": ["assert f() == 1"] * 4, "challenge_test_list": ["assert f() == 2"]}
     task = CodeTask(task_id=7, text="", code="def f(): pass", test_setup_code="import math", **asserts)
-    check = comparability.mbpp_check(task, "\npass\n```")
+    check = harness.mbpp_check(task, "\npass\n```")
     assert (check.tests, check.setup) == (("assert f() == 1",) * 3, "")
 
 
 def test_worked_examples_are_turns_and_the_answer_is_begun():
-    chat = comparability.mbpp_messages(TASK, [TASK, TASK])
+    chat = harness.mbpp_messages(TASK, [TASK, TASK])
     assert [message["role"] for message in chat] == ["user", "assistant"] * 3
-    assert chat[1]["content"] == f"{comparability.PREFIX}{TASK.code}\n```"
-    assert comparability.as_text(chat).endswith(f"== 3{comparability.PREFIX}")
-    assert comparability.as_text(chat).count("```\n\nYou are") == 2
+    assert chat[1]["content"] == f"{harness.PREFIX}{TASK.code}\n```"
+    assert harness.as_text(chat).endswith(f"== 3{harness.PREFIX}")
+    assert harness.as_text(chat).count("```\n\nYou are") == 2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_worked_examples_are_turns_and_the_answer_is_begun():
 )
 def test_gsm8k_scores(completion, strict, flexible):
     solution = "Six times seven.\n#### 42"
-    scores = [comparability.gsm8k_correct(completion, solution, rule) for rule in (True, False)]
+    scores = [harness.gsm8k_correct(completion, solution, rule) for rule in (True, False)]
     assert scores == [strict, flexible]
 
 
@@ -89,13 +90,13 @@ def test_the_worked_examples_of_gsm8k_come_from_the_harness(tmp_path, monkeypatc
     samples = [{"question": f"{i}?", "target": f"The final answer is {i}"} for i in range(3)]
     (folder / "gsm8k-cot-llama.yaml").write_text(yaml.safe_dump({"fewshot_config": {"samples": samples}}))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert comparability.gsm8k_examples(2) == samples[:2]
+    assert harness.gsm8k_examples(2) == samples[:2]
 
 
 def test_without_the_harness_its_worked_examples_are_refused(monkeypatch):
-    monkeypatch.setattr(comparability.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(harness.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install"):
-        comparability.gsm8k_examples(8)
+        harness.gsm8k_examples(8)
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_a_wrong_call_is_refused_before_anything_is_loaded_or_made(options, mess
     monkeypatch.setattr(policy.identity, "of_base", pytest.fail)
     monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
     with pytest.raises(UserError, match=message):
-        comparability.main()
+        harness.main()
     assert not runs.outputs_folder().exists()
 
 
@@ -133,11 +134,11 @@ def test_a_policy_is_measured_and_the_record_kept(template, data, tiny_model, tm
     shutil.copytree(tiny_model, model)
     if not template:
         (model / "chat_template.jinja").unlink()
-    monkeypatch.setattr(comparability, "MAX_NEW_TOKENS", 4)
+    monkeypatch.setattr(harness, "MAX_NEW_TOKENS", 4)
     shared = ["comparability", "--recipe", "smoke-code", "--set", f"model.name={model}", "--set", "model.dtype=float32"]
     for options in (["--shots", "3"], ["--task", "gsm8k_cot_llama", "--limit", "1"]):
         monkeypatch.setattr("sys.argv", [*shared, *options])
-        comparability.main()
+        harness.main()
     *printed, path = capsys.readouterr().out.splitlines()[2:]
     wilson = "0.000 [0.000, 0.793], n = 1"
     assert printed == [f"gsm8k_cot_llama, 0-shot, {rule}: {wilson}" for rule in ("strict-match", "flexible-extract")]
@@ -148,18 +149,18 @@ def test_a_policy_is_measured_and_the_record_kept(template, data, tiny_model, tm
 
 
 def test_scores_are_those_of_each_rule(data, sandbox):
-    documents, chats = comparability.prompts("mbpp_instruct", shots=3)
+    documents, chats = harness.prompts("mbpp_instruct", shots=3)
     assert len(chats[0]) == 8
-    found = comparability.scores("mbpp_instruct", documents, ["\ndef add(a, b): return a + b\n```"], sandbox)
+    found = harness.scores("mbpp_instruct", documents, ["\ndef add(a, b): return a + b\n```"], sandbox)
     assert found == {"pass_at_1": [True]}
-    documents, _ = comparability.prompts("gsm8k_cot_llama", shots=0)
+    documents, _ = harness.prompts("gsm8k_cot_llama", shots=0)
     texts = ["The final answer is 0", "2 Q: The final answer is 7"]
-    found = comparability.scores("gsm8k_cot_llama", documents, texts, sandbox)
+    found = harness.scores("gsm8k_cot_llama", documents, texts, sandbox)
     assert found == {"strict-match": [True, False], "flexible-extract": [True, True]}
 
 
 def test_hostile_text_takes_linear_time():
     for text in ("a" * 10**6, "`" * 10**6, "1" * 10**6, "The final answer is " * 10**5, "-" * 10**6):
-        comparability.mbpp_code(text)
-        comparability.gsm8k_correct(text, "#### 1", strict=True)
-        comparability.gsm8k_correct(text, "#### 1", strict=False)
+        harness.mbpp_code(text)
+        harness.gsm8k_correct(text, "#### 1", strict=True)
+        harness.gsm8k_correct(text, "#### 1", strict=False)

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from grpo_utils import runs
+from grpo_utils.__main__ import app
 from grpo_utils.show import plots
 
 PAGES = ("#FFFFFF", "#0D1117", "#131416")  # white, GitHub's dark page, the site's dark page
@@ -83,11 +84,12 @@ def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp
 def test_the_figures_of_a_variant_stay_apart_from_those_of_its_recipe(tmp_path, monkeypatch):
     shown = ["make", "--no-print-directory", "--dry-run", "figures", "ARGS=--run other"]
     make = subprocess.run(shown, cwd=runs.ROOT, capture_output=True, text=True, check=True)
-    monkeypatch.setattr("sys.argv", shlex.split(make.stdout.splitlines()[-1])[2:])
-    monkeypatch.setattr(plots, "draw_all", lambda recipe, run: [plots.save_figure(plt.figure(), run, "learning_curve")])
+    monkeypatch.setattr(
+        plots, "draw_figures", lambda recipe, run: [plots.save_figure(plt.figure(), run, "learning_curve")]
+    )
     monkeypatch.chdir(tmp_path)
     runs.start_run(runs.load_recipe("cpu-code", {"name": "other"}))
-    plots.main()
+    app(shlex.split(make.stdout.splitlines()[-1])[1:], standalone_mode=False)
     assert {path.parent.name for path in tmp_path.glob("figures/*/*")} == {"other"}
 
 

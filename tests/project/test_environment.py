@@ -18,7 +18,7 @@ from grpo_utils.training import unsloth
 LOCKS = sorted((ROOT / "requirements").glob("[cg]pu*.lock"))
 GPU_LOCKS = [path for path in LOCKS if path.name.startswith("gpu-")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-UNSLOTH = json.loads((Path(__file__).parent / "data" / "unsloth_arguments.json").read_text())
+UNSLOTH = json.loads((Path(__file__).parents[1] / "data" / "unsloth_arguments.json").read_text())
 
 
 def pins(lines: list[str]) -> dict[str, str]:

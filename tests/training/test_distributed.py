@@ -37,7 +37,7 @@ def train_in_two_processes(launcher: str, run: Path) -> None:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", configuration]
     command += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
     done = subprocess.run(
-        [*command, "-m", "grpo_utils.training", "--recipe", str(run / "recipe.yaml")],
+        [*command, "-m", "grpo_utils", "train", "--recipe", str(run / "recipe.yaml")],
         cwd=ROOT, env=os.environ | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
