@@ -17,7 +17,7 @@ from typing import Any
 import nbformat
 
 import grpo_utils
-from grpo_utils import runs
+from grpo_utils import runs, tasks
 from grpo_utils.runs import ROOT, Recipe, chain, commands
 from grpo_utils.show import plots
 
@@ -69,7 +69,7 @@ def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
 def provenance(recipe: Recipe, parameters: dict[str, Any], command: str) -> dict[Path, str]:
     """Returns for every notebook a sentence on its outputs: which command made them, and whether with today's code."""
     run, notes = runs.outputs_folder() / recipe.name, {}
-    for path, stamp in chain.stamps(recipe, parameters).items():
+    for path, stamp in chain.stamps(parameters, tasks.data_fingerprint(recipe)).items():
         made_by = f"`{command} --only {path.name[:2]}`"
         if chain.is_executed(run, path, stamp):
             notes[path] = f"Executed by {made_by}."
@@ -132,7 +132,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python docs/build.py", description=main.__doc__)
     commands.add_recipe_options(parser)
-    name, overrides = commands.parameters_of(parser.parse_args())
+    options = parser.parse_args()
+    name, overrides = commands.parameters_of(options.recipe, options.set, options.run)
     recipe = runs.load_recipe(name, overrides)
     command = shlex.join(["grpo", "reproduce", *sys.argv[1:]])
     run = runs.outputs_folder() / recipe.name

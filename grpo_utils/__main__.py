@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from grpo_utils import runs
@@ -268,12 +267,11 @@ def main() -> None:
 
 def _call() -> None:
     try:
-        app(standalone_mode=False)
-    except click.ClickException as error:  # a wrong option
-        error.show()
-        raise SystemExit(error.exit_code) from None
-    except click.Abort:  # what click makes of Ctrl-C
-        raise KeyboardInterrupt from None
+        app()
+    except SystemExit as end:
+        if end.code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt from None
+        raise
 
 
 if __name__ == "__main__":

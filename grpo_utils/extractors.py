@@ -55,13 +55,10 @@ def extract_tag(text: str, tag: str) -> str | None:
     mentioned before the section does no harm. A section that is never closed is none.
 
     Example:
-    ```python
-    >>> extract_tag("<thought>Now the <answer>:</thought><answer unit='eggs'>42</answer>", "answer")
-    '42'
-    >>> extract_tag("<answer>never closed", "answer") is None
-    True
-
-    ```
+        >>> extract_tag("<thought>Now the <answer>:</thought><answer unit='eggs'>42</answer>", "answer")
+        '42'
+        >>> extract_tag("<answer>never closed", "answer") is None
+        True
     """
     # re keeps the compiled pattern; the limit on attributes keeps a search through an open tag short
     opening = re.compile(rf"<{re.escape(tag)}(?:\s[^<>]{{0,200}})?>")
@@ -81,11 +78,8 @@ def extract_fenced(text: str) -> str | None:
     A fence is of three or more backticks or, at the start of a line, tildes. A language that is Python's is left out.
 
     Example:
-    ```python
-    >>> extract_fenced("Here it is: ```python\\nx = 1\\n``` Done.")
-    'x = 1'
-
-    ```
+        >>> extract_fenced("Here it is: ```python\\nx = 1\\n``` Done.")
+        'x = 1'
     """
     return next(_fenced(text), None)
 
@@ -106,11 +100,8 @@ def extract_code(text: str, tag: str) -> str | None:
     """Returns the code inside `<tag>`, without a fence around it, or None when the tag is missing: the strict rule.
 
     Example:
-    ```python
-    >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", "answer")
-    'x = 1'
-
-    ```
+        >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", "answer")
+        'x = 1'
     """
     tagged = extract_tag(text, tag)
     if tagged is None:
@@ -126,11 +117,8 @@ def extract_any_code(text: str, tag: str) -> str | None:
     scores here and not under `extract_code`.
 
     Example:
-    ```python
-    >>> extract_any_code("Sure!\\ndef f():\\n    return 1", "answer")
-    'def f():\\n    return 1'
-
-    ```
+        >>> extract_any_code("Sure!\\ndef f():\\n    return 1", "answer")
+        'def f():\\n    return 1'
     """
     code = extract_code(text, tag)
     if code is None:
@@ -148,11 +136,8 @@ def extract_candidates(text: str, tag: str) -> list[str]:
     follows the first line that defines or imports. Of a text with more than eight parts the first eight count.
 
     Example:
-    ```python
-    >>> extract_candidates("<answer>See below.</answer>\\n```python\\nx = 1\\n``` or ```x = 2```", "answer")
-    ['x = 1', 'x = 2', 'x = 1\\nx = 2', 'See below.']
-
-    ```
+        >>> extract_candidates("<answer>See below.</answer>\\n```python\\nx = 1\\n``` or ```x = 2```", "answer")
+        ['x = 1', 'x = 2', 'x = 1\\nx = 2', 'See below.']
     """
     fences = list(itertools.islice(_fenced(text), CANDIDATES))
     sections = [part.partition(f"</{tag}>")[0].strip() for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
@@ -171,15 +156,12 @@ def extract_final_number(text: str) -> Fraction | None:
     beyond 99.
 
     Example:
-    ```python
-    >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "-3/4", "72 units", "1e3", "It is 42.")]
-    ['2469/2', '96', '-3/4', '72', '1000', '42']
-    >>> [str(extract_final_number(text)) for text in ("10 000", "1.000,50", "3 1/2", "2 x 10^3", "12 cm^2", "1.2.3")]
-    ['10000', '2001/2', '7/2', '2000', '12', 'None']
-    >>> extract_final_number("so $x = \\\\boxed{\\\\frac{1}{2}}$, see page 7")
-    Fraction(1, 2)
-
-    ```
+        >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "-3/4", "72 units", "1e3", "It is 42.")]
+        ['2469/2', '96', '-3/4', '72', '1000', '42']
+        >>> [str(extract_final_number(text)) for text in ("10 000", "1.000,50", "3 1/2", "2 x 10^3", "1.2.3")]
+        ['10000', '2001/2', '7/2', '2000', 'None']
+        >>> extract_final_number("so $x = \\\\boxed{\\\\frac{1}{2}}$, see page 7")
+        Fraction(1, 2)
     """
     if text.isascii() and text.isdigit() and len(text) <= WINDOW // 2:  # most answers: no need to search
         return Fraction(int(text))
@@ -251,11 +233,8 @@ def is_number(text: str) -> bool:
     """Whether a text is one number and nothing else, but for white space, a currency and a percent sign around it.
 
     Example:
-    ```python
-    >>> [is_number(text) for text in (" $1,234.50", "96%", "6 * 7", "42 eggs", "1/0")]
-    [True, True, False, False, False]
-
-    ```
+        >>> [is_number(text) for text in (" $1,234.50", "96%", "6 * 7", "42 eggs", "1/0")]
+        [True, True, False, False, False]
     """
     if len(text) > WINDOW:
         return False
@@ -267,11 +246,8 @@ def extract_numbers(text: str) -> list[Fraction]:
     """Returns all numbers of a text, each once, in the order of their first use; of over 1,000 the last.
 
     Example:
-    ```python
-    >>> [str(number) for number in extract_numbers("6 * 7 = 42, not 10-7 or $1,234.50; 42!")]
-    ['6', '7', '42', '10', '2469/2']
-
-    ```
+        >>> [str(number) for number in extract_numbers("6 * 7 = 42, not 10-7 or $1,234.50; 42!")]
+        ['6', '7', '42', '10', '2469/2']
     """
     values = (_value(number) for number in NUMBER.finditer(_plain(text)) if number["digits"])
     return list(dict.fromkeys(value for value in values if value is not None))[-1000:]
@@ -283,11 +259,8 @@ def extract_hash_answer(text: str) -> str | None:
     Cobbe et al. 2021, arXiv 2110.14168, write every solution so.
 
     Example:
-    ```python
-    >>> extract_hash_answer("48 + 24 = <<48+24=72>>72 clips.\\n#### 1,072")
-    '1072'
-
-    ```
+        >>> extract_hash_answer("48 + 24 = <<48+24=72>>72 clips.\\n#### 1,072")
+        '1072'
     """
     _, marked, answer = text.rpartition("####")
     return answer.strip().replace(",", "").replace("$", "") if marked else None
@@ -302,11 +275,8 @@ def extract_xml_answer(text: str) -> str:
     never uses the tags, and is nothing but the number, counts as a correct answer. `extract_tag` is the mended variant.
 
     Example:
-    ```python
-    >>> extract_xml_answer("<answer>41</answer> no, <answer>42</answer>"), extract_xml_answer("42")
-    ('42', '42')
-
-    ```
+        >>> extract_xml_answer("<answer>41</answer> no, <answer>42</answer>"), extract_xml_answer("42")
+        ('42', '42')
     """
     return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
 
@@ -319,11 +289,8 @@ def extract_final_answer(text: str) -> str:
     the mended variant.
 
     Example:
-    ```python
-    >>> [extract_final_answer(f"<answer>{text}</answer>") for text in ("$1,234.50", "-3/4", "5 + 3 = 8", "none")]
-    ['1234', '3', '5', '0']
-
-    ```
+        >>> [extract_final_answer(f"<answer>{text}</answer>") for text in ("$1,234.50", "-3/4", "5 + 3 = 8", "none")]
+        ['1234', '3', '5', '0']
     """
     number = re.search(r"\d+(?:,\d+)*", extract_xml_answer(text))
     return number.group().replace(",", "") if number else "0"
@@ -337,13 +304,10 @@ def follows_format(text: str, tags: Sequence[str]) -> bool:
         tags: names of the sections, such as `("thought", "answer")`.
 
     Example:
-    ```python
-    >>> follows_format("<thought>a\\nb</thought>\\n<answer>42</answer>", ("thought", "answer"))
-    True
-    >>> follows_format("<answer>42</answer>", ("thought", "answer"))
-    False
-
-    ```
+        >>> follows_format("<thought>a\\nb</thought>\\n<answer>42</answer>", ("thought", "answer"))
+        True
+        >>> follows_format("<answer>42</answer>", ("thought", "answer"))
+        False
     """
     if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
         return False

@@ -31,11 +31,8 @@ class Interval:
         """Returns the interval of a difference of shares in percentage points.
 
         Example:
-        ```python
-        >>> Interval(0.031, -0.006, 0.067).in_points()
-        '+3.1 [-0.6, +6.7]'
-
-        ```
+            >>> Interval(0.031, -0.006, 0.067).in_points()
+            '+3.1 [-0.6, +6.7]'
         """
         return f"{100 * self.value:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
 
@@ -49,11 +46,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         ValueError: k is not between 1 and n, or c not between 0 and n.
 
     Example:
-    ```python
-    >>> pass_at_k(n=4, c=1, k=2)
-    0.5
-
-    ```
+        >>> pass_at_k(n=4, c=1, k=2)
+        0.5
     """
     if not (1 <= k <= n and 0 <= c <= n):
         raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, not n={n}, c={c}, k={k}.")
@@ -69,11 +63,8 @@ def bootstrap_mean(per_task: Sequence[float]) -> Interval:
         ValueError: there is no task.
 
     Example:
-    ```python
-    >>> str(bootstrap_mean([0.0, 1.0, 1.0, 1.0]))
-    '0.750 [0.250, 1.000]'
-
-    ```
+        >>> str(bootstrap_mean([0.0, 1.0, 1.0, 1.0]))
+        '0.750 [0.250, 1.000]'
     """
     values = np.asarray(per_task, dtype=float)
     if not values.size:
@@ -94,11 +85,8 @@ def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> float:
         ValueError: the two are not of the same length.
 
     Example:
-    ```python
-    >>> mcnemar([False] * 8, [True] * 8)
-    0.0078125
-
-    ```
+        >>> mcnemar([False] * 8, [True] * 8)
+        0.0078125
     """
     gained = sum(b < a for b, a in zip(before, after, strict=True))
     lost = sum(b > a for b, a in zip(before, after, strict=True))
@@ -109,11 +97,8 @@ def wilson(successes: int, n: int) -> Interval:
     """A proportion with its 95 % Wilson score interval (Wilson 1927).
 
     Example:
-    ```python
-    >>> str(wilson(280, 500))
-    '0.560 [0.516, 0.603]'
-
-    ```
+        >>> str(wilson(280, 500))
+        '0.560 [0.516, 0.603]'
     """
     bounds = stats.binomtest(successes, n).proportion_ci(method="wilson")
     return Interval(successes / n, float(bounds.low), float(bounds.high))
@@ -135,11 +120,8 @@ def minimum_detectable_difference(tasks: int, deviation: float, power: float = 0
         ValueError: there is no task, or `power` is not between 0 and 1.
 
     Example: two policies that disagree on one task in ten of 500:
-    ```python
     >>> round(minimum_detectable_difference(500, 0.1**0.5), 3)
     0.04
-
-    ```
     """
     if tasks < 1 or not 0 < power < 1:
         raise ValueError(f"A detectable difference needs tasks >= 1 and 0 < power < 1, not {tasks} and {power}.")
@@ -177,12 +159,9 @@ def best_of(differences: Sequence[Sequence[float]]) -> Best:
         ValueError: there is no checkpoint or no task.
 
     Example:
-    ```python
-    >>> best = best_of([[0, 1, 0, 0] * 25, [1, 0, 1, -1] * 25])
-    >>> best.index, str(best.difference), round(best.p_value, 3)
-    (0, '0.250 [0.090, 0.410]', 0.002)
-
-    ```
+        >>> best = best_of([[0, 1, 0, 0] * 25, [1, 0, 1, -1] * 25])
+        >>> best.index, str(best.difference), round(best.p_value, 3)
+        (0, '0.250 [0.090, 0.410]', 0.002)
     """
     table = np.asarray(differences, dtype=float)
     if table.ndim != 2 or not table.size:
@@ -219,11 +198,8 @@ def across_seeds(differences: Sequence[Sequence[float]]) -> Interval:
         ValueError: there are fewer than three seeds (with two, the interval covers only 90 %) or fewer than two tasks.
 
     Example:
-    ```python
-    >>> str(across_seeds([[0, 1, 0, 0] * 30, [0, 1, 1, -1] * 30, [1, 1, 0, 0] * 30]))
-    '0.333 [-0.019, 0.685]'
-
-    ```
+        >>> str(across_seeds([[0, 1, 0, 0] * 30, [0, 1, 1, -1] * 30, [1, 1, 0, 0] * 30]))
+        '0.333 [-0.019, 0.685]'
     """
     table = np.asarray(differences, dtype=float)
     if table.ndim != 2 or table.shape[0] < 3 or table.shape[1] < 2:
@@ -256,12 +232,9 @@ def groups_differ(outcomes: Sequence[float], groups: Sequence[Hashable], within:
         ValueError: the lists are not equally long or there is no task.
 
     Example: a group that fails more often, but only because its tasks are harder:
-    ```python
     >>> passed, group, hard = [1, 0, 1, 1, 0, 0] * 9, "aaabbb" * 9, [0, 1, 0, 0, 1, 1] * 9
     >>> groups_differ(passed, group) < 0.05, groups_differ(passed, group, within=hard)
     (True, 1.0)
-
-    ```
     """
     if not len(outcomes) == len(groups) == len(within or groups) > 0:
         raise ValueError("groups_differ needs at least one task, and for each an outcome and its labels.")

@@ -97,17 +97,14 @@ def update_norm(adapter: Path) -> float:
         adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
 
     Example:
-    ```python
-    >>> import tempfile
-    >>> from peft import LoraConfig, get_peft_model
-    >>> from torch.nn import Linear, Sequential
-    >>> adapted = get_peft_model(Sequential(Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
-    >>> with tempfile.TemporaryDirectory() as folder:  # before training B is 0
-    ...     adapted.save_pretrained(folder)
-    ...     update_norm(Path(folder))
-    0.0
-
-    ```
+        >>> import tempfile
+        >>> from peft import LoraConfig, get_peft_model
+        >>> from torch.nn import Linear, Sequential
+        >>> adapted = get_peft_model(Sequential(Linear(3, 2)), LoraConfig(r=1, target_modules=["0"]))
+        >>> with tempfile.TemporaryDirectory() as folder:  # before training B is 0
+        ...     adapted.save_pretrained(folder)
+        ...     update_norm(Path(folder))
+        0.0
     """
     config: Any = LoraConfig.from_pretrained(str(adapter))
     weights = load_file(adapter / "adapter_model.safetensors")

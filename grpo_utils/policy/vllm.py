@@ -139,11 +139,8 @@ def arguments(sampling: Sampling) -> dict[str, Any]:
     """Returns vLLM's sampling parameters; those that are left out its server would take from the model's own settings.
 
     Example:
-    ```python
-    >>> arguments(Sampling(top_p=0.9))
-    {'top_k': 0, 'top_p': 0.9, 'min_p': 0.0, 'repetition_penalty': 1.0}
-
-    ```
+        >>> arguments(Sampling(top_p=0.9))
+        {'top_k': 0, 'top_p': 0.9, 'min_p': 0.0, 'repetition_penalty': 1.0}
     """
     given = sampling.model_dump(exclude={"chat_template_kwargs"})
     return given | {"min_p": sampling.min_p or 0.0}

@@ -118,16 +118,13 @@ def audit_rewards(
         UserError: a reward is not registered, or needs a column that the data set lacks.
 
     Example:
-    ```python
-    >>> from grpo_utils import rewards
-    >>> example = Example("6 * 7?", "<thought>a\\nb</thought><answer>42</answer>",
-    ...                   "<thought>a</thought><answer>41</answer>", {"answer": "42"})
-    >>> functions, weights = rewards.build({"soft_correctness": 1.0, "strict_format": 0.25})
-    >>> report = audit(functions, [example], ("thought", "answer"), weights=weights)
-    >>> report.failures, report.table.loc["wrong"].tolist()
-    ([], [0.0, 1.0, 0.25])
-
-    ```
+        >>> from grpo_utils import rewards
+        >>> example = Example("6 * 7?", "<thought>a\\nb</thought><answer>42</answer>",
+        ...                   "<thought>a</thought><answer>41</answer>", {"answer": "42"})
+        >>> functions, weights = rewards.build_rewards({"soft_correctness": 1.0, "strict_format": 0.25})
+        >>> report = audit_rewards(functions, [example], ("thought", "answer"), weights=weights)
+        >>> report.failures, report.table.loc["wrong"].tolist()
+        ([], [0.0, 1.0, 0.25])
     """
     weights = [1.0] * len(rewards) if weights is None else weights
     batch = [(kind, example) for example in examples for kind in KINDS]
@@ -219,11 +216,8 @@ def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
     """Returns one of the seven ways to answer a task.
 
     Example:
-    ```python
-    >>> completion("format_only", Example("6 * 7?", "42", "41", {}), ("thought", "answer"))
-    '<thought>hm</thought>\\n<answer>pass</answer>'
-
-    ```
+        >>> completion("format_only", Example("6 * 7?", "42", "41", {}), ("thought", "answer"))
+        '<thought>hm</thought>\\n<answer>pass</answer>'
     """
     return {
         "gold": example.gold,
@@ -278,13 +272,10 @@ def audit_examples(batch: Sequence[Task], prompt: Prompt, split: str = "train") 
         split: that they are of, to name them by.
 
     Example:
-    ```python
-    >>> from grpo_utils import recipes, tasks
-    >>> batch = [tasks.MathsTask(task_id=0, text="6 * 7?", solution="6 * 7 = 42", answer="42")]
-    >>> examples(batch, recipes.load("cpu-code").prompt)[0].wrong
-    '<thought>\\n6 * 7 = 42\\n</thought>\\n<answer>\\n47\\n</answer>'
-
-    ```
+        >>> from grpo_utils import runs, tasks
+        >>> batch = [tasks.MathsTask(task_id=0, text="6 * 7?", solution="6 * 7 = 42", answer="42")]
+        >>> audit_examples(batch, runs.load_recipe("cpu-code").prompt)[0].wrong
+        '<thought>\\n6 * 7 = 42\\n</thought>\\n<answer>\\n47\\n</answer>'
     """
     tags = prompt.tags
     answers = [(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns()) for t in batch]

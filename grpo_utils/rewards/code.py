@@ -47,12 +47,9 @@ def counted(verdict: Verdict, candidate_may_decide: bool) -> Verdict:
             outcome, no assert counts as passed: its `__eq__` may call everything equal.
 
     Example:
-    ```python
-    >>> own = Verdict("passed", 1, 1, ("passed",), decided_by_candidate=True)
-    >>> [counted(own, allowed).status for allowed in (True, False)]
-    ['passed', 'failed']
-
-    ```
+        >>> own = Verdict("passed", 1, 1, ("passed",), decided_by_candidate=True)
+        >>> [counted(own, allowed).status for allowed in (True, False)]
+        ['passed', 'failed']
     """
     if candidate_may_decide or not verdict.decided_by_candidate:
         return verdict
@@ -158,12 +155,9 @@ def tests(verdict: Verdict, shown: Shown) -> float:
     open-r1's `code_reward` pays the share of test cases that pass; that is `tests_graded`.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
-    >>> tests(["<answer>def inc(n): return n + 1</answer>"], **task)
-    [1.0]
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+        >>> tests(["<answer>def inc(n): return n + 1</answer>"], **task)
+        [1.0]
     """
     return float(verdict.ok)
 
@@ -176,12 +170,9 @@ def tests_graded(verdict: Verdict, shown: Shown) -> float:
     It gives a signal where no program passes everything, and pays for special cases: watch `hidden_tests` beside it.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
-    >>> tests_graded(["<answer>def inc(n): return 2</answer>"], **task)
-    [0.5]
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+        >>> tests_graded(["<answer>def inc(n): return 2</answer>"], **task)
+        [0.5]
     """
     return verdict.passed / verdict.total if verdict.total else 0.0
 
@@ -195,12 +186,9 @@ def runs(verdict: Verdict, shown: Shown) -> float:
     program passes, it tells those that run from those that do not.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "setup": [""] * 2, "names": [["inc"]] * 2}
-    >>> runs(["<answer>def inc(n): return 0</answer>", "<answer>def inc(n): return m</answer>"], **task)
-    [1.0, 0.0]
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "setup": [""] * 2, "names": [["inc"]] * 2}
+        >>> runs(["<answer>def inc(n): return 0</answer>", "<answer>def inc(n): return m</answer>"], **task)
+        [1.0, 0.0]
     """
     return float(bool(verdict.outcomes) and set(verdict.outcomes) <= {"passed", "failed"})
 
@@ -214,13 +202,10 @@ def error_graded(verdict: Verdict, shown: Shown) -> float:
     The first assert that does not hold decides. The steps are powers of two, so that sums of them are exact.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2"]] * 4, "setup": [""] * 4, "names": [["inc"]] * 4}
-    >>> bodies = ["retrun n", "return m", "return n / 0", "return n"]
-    >>> error_graded([f"<answer>def inc(n): {body}</answer>" for body in bodies], **task)
-    [0.0, 0.125, 0.25, 0.5]
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2"]] * 4, "setup": [""] * 4, "names": [["inc"]] * 4}
+        >>> bodies = ["retrun n", "return m", "return n / 0", "return n"]
+        >>> error_graded([f"<answer>def inc(n): {body}</answer>" for body in bodies], **task)
+        [0.0, 0.125, 0.25, 0.5]
     """
     if verdict.ok:
         return 1.0
@@ -239,13 +224,10 @@ def visible_tests(verdict: Verdict, shown: Shown) -> float | None:
     A program fitted to those asserts earns it too, so it is for comparison with `hidden_tests`, not for training alone.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
-    >>> fitted = ["<answer>def inc(n): return 2</answer>"]
-    >>> visible_tests(fitted, visible_asserts=1, **task), hidden_tests(fitted, visible_asserts=1, **task)
-    ([1.0], [0.0])
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
+        >>> fitted = ["<answer>def inc(n): return 2</answer>"]
+        >>> visible_tests(fitted, visible_asserts=1, **task), hidden_tests(fitted, visible_asserts=1, **task)
+        ([1.0], [0.0])
     """
     return _all_passed(verdict.outcomes[: shown.asserts]) if shown.asserts else None
 
@@ -275,12 +257,9 @@ def defines_function(
     hostile program in the process of the trainer could crash it.) Needs the columns `asserts` and `names`.
 
     Example:
-    ```python
-    >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "names": [["inc"]] * 2}
-    >>> defines_function(["<answer>def inc(n): return n</answer>", "<answer>def add(n): return n</answer>"], **task)
-    [1.0, 0.0]
-
-    ```
+        >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "names": [["inc"]] * 2}
+        >>> defines_function(["<answer>def inc(n): return n</answer>", "<answer>def add(n): return n</answer>"], **task)
+        [1.0, 0.0]
     """
     rows = zip(texts(completions), column(columns, "asserts"), column(columns, "names"), strict=True)
     found = []

@@ -24,11 +24,8 @@ def strict_format(
     that occur more than once.
 
     Example:
-    ```python
-    >>> strict_format(["<thought>a\\nb</thought>\\n<answer>c</answer>", "<thought>a</thought><answer>c</answer> Bye"])
-    [1.0, 0.0]
-
-    ```
+        >>> strict_format(["<thought>a</thought>\\n<answer>c</answer>", "<thought>a</thought><answer>c</answer> Bye"])
+        [1.0, 0.0]
     """
     return [float(follows_format(text, tags)) for text in texts(completions)]
 
@@ -40,11 +37,8 @@ def soft_format(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS
     The `soft_format_reward_func` of the GSM8K walkthroughs wants the first section at the very start.
 
     Example:
-    ```python
-    >>> soft_format(["Well: <thought>a</thought>, so\\n<answer>c</answer> Bye", "<thought>a<answer>c</answer>"])
-    [1.0, 0.0]
-
-    ```
+        >>> soft_format(["Well: <thought>a</thought>, so\\n<answer>c</answer> Bye", "<thought>a<answer>c</answer>"])
+        [1.0, 0.0]
     """
     return [float(_in_order(text, tags)) for text in texts(completions)]
 
@@ -69,11 +63,8 @@ def tag_count(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, 
     wants line breaks around the tags.
 
     Example:
-    ```python
-    >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer>c</answer>" + "!" * 100])
-    [1.0, 0.5, 0.4]
-
-    ```
+        >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer></answer>" + "!" * 100])
+        [1.0, 0.5, 0.4]
     """
     marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
     rewards: list[float | None] = []
@@ -91,11 +82,8 @@ def think_format(completions: Sequence[Completion], **columns: Any) -> list[floa
     The same as TRL's `think_format_reward`; that one takes chats only.
 
     Example:
-    ```python
-    >>> think_format(["<think>\\nsix times seven\\n</think>\\n42", "<think>six times seven 42", "42"])
-    [1.0, 0.0, 0.0]
-
-    ```
+        >>> think_format(["<think>\\nsix times seven\\n</think>\\n42", "<think>six times seven 42", "42"])
+        [1.0, 0.0, 0.0]
     """
     return [
         float(text.startswith("<think>") and text.count("<think>") == 1 and "</think>" in text)

@@ -33,12 +33,9 @@ def length_penalty(
     one group. open-r1's `len_reward` counts characters, and always takes the whole batch for one group.
 
     Example:
-    ```python
-    >>> columns = {"answer": ["42"] * 3, "completion_ids": [[0] * 10, [0] * 30, [0] * 20]}
-    >>> length_penalty(["<answer>42</answer>", "<answer>42</answer>", "<answer>41</answer>"], **columns)
-    [0.5, -0.5, 0.0]
-
-    ```
+        >>> columns = {"answer": ["42"] * 3, "completion_ids": [[0] * 10, [0] * 30, [0] * 20]}
+        >>> length_penalty(["<answer>42</answer>", "<answer>42</answer>", "<answer>41</answer>"], **columns)
+        [0.5, -0.5, 0.0]
     """
     lengths = [len(ids) for ids in column(columns, "completion_ids")]
     owners = [repr(prompt) for prompt in columns.get("prompts", [""] * len(lengths))]
@@ -74,12 +71,9 @@ def cosine(
     `soft_correctness`. open-r1's counts characters, and rises again beyond the maximal length.
 
     Example:
-    ```python
-    >>> columns = {"answer": ["42"] * 2, "completion_ids": [[0] * 50] * 2}
-    >>> cosine(["<answer>42</answer>", "<answer>41</answer>"], max_completion_length=100, **columns)
-    [0.75, -0.75]
-
-    ```
+        >>> columns = {"answer": ["42"] * 2, "completion_ids": [[0] * 50] * 2}
+        >>> cosine(["<answer>42</answer>", "<answer>41</answer>"], max_completion_length=100, **columns)
+        [0.75, -0.75]
     """
     rewards: list[float | None] = []
     settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
@@ -97,11 +91,8 @@ def overlong(completions: Sequence[Completion], *, max_completion_length: int, *
     DAPO (Yu et al. 2025, arXiv 2503.14476, equation 13), with a quarter of the length as the soft cache.
 
     Example:
-    ```python
-    >>> overlong([""] * 3, max_completion_length=80, completion_ids=[[0] * 60, [0] * 70, [0] * 80])
-    [0.0, -0.5, -1.0]
-
-    ```
+        >>> overlong([""] * 3, max_completion_length=80, completion_ids=[[0] * 60, [0] * 70, [0] * 80])
+        [0.0, -0.5, -1.0]
     """
     from trl.rewards.other_rewards import get_soft_overlong_punishment
 
@@ -116,11 +107,8 @@ def truncated(completions: Sequence[Completion], *, max_completion_length: int, 
     One that happens to end with its last allowed token is taken for cut off as well.
 
     Example:
-    ```python
-    >>> truncated([""] * 2, max_completion_length=80, completion_ids=[[0] * 79, [0] * 80])
-    [0.0, -1.0]
-
-    ```
+        >>> truncated([""] * 2, max_completion_length=80, completion_ids=[[0] * 79, [0] * 80])
+        [0.0, -1.0]
     """
     # + 0.0, or the rest would be paid -0.0
     return [-float(len(ids) >= max_completion_length) + 0.0 for ids in column(columns, "completion_ids")]

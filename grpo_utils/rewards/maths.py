@@ -41,11 +41,8 @@ def hard_correctness(
     The walkthrough of `extract_xml_answer` has a reward of that name; it also pays for the bare number without tags.
 
     Example:
-    ```python
-    >>> hard_correctness(["<answer>\\n42\\n</answer>", "<answer>$42</answer>", "42"], answer=["42"] * 3)
-    [1.0, 0.0, 0.0]
-
-    ```
+        >>> hard_correctness(["<answer>\\n42\\n</answer>", "<answer>$42</answer>", "42"], answer=["42"] * 3)
+        [1.0, 0.0, 0.0]
     """
     rows = zip(texts(completions), column(columns, "answer"), strict=True)
     return [None if gold is None else float(extract_tag(text, tags[-1]) == str(gold).strip()) for text, gold in rows]
@@ -61,12 +58,9 @@ def soft_correctness(
     `soft_correctness_reward_func` takes the first number, without sign and decimals, and 0 for no number at all.
 
     Example:
-    ```python
-    >>> texts = ["<answer>$42.00</answer>", "<answer>6 * 7 = 42 eggs.</answer>", "<answer>-42</answer>"]
-    >>> soft_correctness(texts, answer=["42"] * 3)
-    [1.0, 1.0, 0.0]
-
-    ```
+        >>> texts = ["<answer>$42.00</answer>", "<answer>6 * 7 = 42 eggs.</answer>", "<answer>-42</answer>"]
+        >>> soft_correctness(texts, answer=["42"] * 3)
+        [1.0, 1.0, 0.0]
     """
     return _compare(completions, column(columns, "answer"), tags[-1])
 
@@ -86,11 +80,8 @@ def numeric(
         columns: `answer`, the gold number as text; None is paid where it has no number.
 
     Example:
-    ```python
-    >>> numeric(["<answer>0.3333</answer>", "<answer>0.3</answer>"], answer=["1/3"] * 2)
-    [1.0, 0.0]
-
-    ```
+        >>> numeric(["<answer>0.3333</answer>", "<answer>0.3</answer>"], answer=["1/3"] * 2)
+        [1.0, 0.0]
     """
 
     def close(number: Fraction, gold: Fraction) -> bool:
@@ -107,10 +98,7 @@ def integer(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **
     without tags and for digits of any script, and not for a sign or thousands separators.
 
     Example:
-    ```python
-    >>> integer(["<answer>-1,234</answer>", "<answer>42 eggs</answer>", "42"])
-    [1.0, 0.0, 0.0]
-
-    ```
+        >>> integer(["<answer>-1,234</answer>", "<answer>42 eggs</answer>", "42"])
+        [1.0, 0.0, 0.0]
     """
     return [float(INTEGER.fullmatch(extract_tag(text, tags[-1]) or "") is not None) for text in texts(completions)]

@@ -61,16 +61,13 @@ def reward(low: float, high: float, pays: Mapping[str, Pay] | None = None) -> Ca
         ValueError: `low` is not below `high`: a reward that pays the same for everything teaches nothing.
 
     Example:
-    ```python
-    >>> @reward(0.0, 1.0)
-    ... def short(completions, *, limit=200, **columns):
-    ...     return [float(len(text) < limit) for text in texts(completions)]
-    >>> (function,), weights = build({"short": 0.5}, limit=6)
-    >>> function(["brief", "not so brief"]), weights
-    ([1.0, 0.0], [0.5])
-    >>> del REGISTRY["short"]
-
-    ```
+        >>> @reward(0.0, 1.0)
+        ... def short(completions, *, limit=200, **columns):
+        ...     return [float(len(text) < limit) for text in texts(completions)]
+        >>> (function,), weights = build_rewards({"short": 0.5}, limit=6)
+        >>> function(["brief", "not so brief"]), weights
+        ([1.0, 0.0], [0.5])
+        >>> del REGISTRY["short"]
     """
     if not low < high:
         raise ValueError(f"A reward must be able to pay different numbers, not {low} to {high}.")
@@ -111,12 +108,9 @@ def build_rewards(weights: Mapping[str, float], **settings: Any) -> tuple[list[R
         UserError: a name is not registered, a reward lacks a setting, or no reward has a setting of that name.
 
     Example:
-    ```python
-    >>> (truncated,), _ = build({"truncated": 0.5}, max_completion_length=3)
-    >>> truncated(["cut", "ok"], completion_ids=[[1, 2, 3], [1, 2]])
-    [-1.0, 0.0]
-
-    ```
+        >>> (truncated,), _ = build_rewards({"truncated": 0.5}, max_completion_length=3)
+        >>> truncated(["cut", "ok"], completion_ids=[[1, 2, 3], [1, 2]])
+        [-1.0, 0.0]
     """
     known = {name for entry in REGISTRY.values() for name in entry.settings}
     for name in settings:
@@ -167,12 +161,9 @@ def texts(completions: Iterable[Completion]) -> list[str]:
     without messages, a call of a tool, an image.
 
     Example:
-    ```python
-    >>> parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    >>> texts(["hi", [{"role": "assistant", "content": "hello"}], [{"role": "assistant", "content": parts}], []])
-    ['hi', 'hello', 'hello', '']
-
-    ```
+        >>> parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+        >>> texts(["hi", [{"role": "assistant", "content": "hello"}], [{"role": "assistant", "content": parts}], []])
+        ['hi', 'hello', 'hello', '']
     """
     return [_text(one[-1:] if isinstance(one, list) else one) for one in completions]
 
@@ -193,11 +184,8 @@ def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:
         UserError: the data set has no such column.
 
     Example:
-    ```python
-    >>> column({"answer": ["42"]}, "answer")
-    ['42']
-
-    ```
+        >>> column({"answer": ["42"]}, "answer")
+        ['42']
     """
     if name not in columns:
         there = ", ".join(sorted(columns)) or "none"

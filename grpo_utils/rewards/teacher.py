@@ -104,19 +104,16 @@ def chat(question: str, thought: str) -> Chat:
     The marks around it are made from its hash, so that no text can contain its own and close the quotation early.
 
     Example:
-    ```python
-    >>> print(chat("6 * 7?", "Six times seven.")[-1]["content"])
-    Task:
-    6 * 7?
-    <BLANKLINE>
-    Reasoning:
-    [9f04e8b4]
-    Six times seven.
-    [9f04e8b4]
-    <BLANKLINE>
-    Grade, one digit from 0 to 9:
-
-    ```
+        >>> print(chat("6 * 7?", "Six times seven.")[-1]["content"])
+        Task:
+        6 * 7?
+        <BLANKLINE>
+        Reasoning:
+        [9f04e8b4]
+        Six times seven.
+        [9f04e8b4]
+        <BLANKLINE>
+        Grade, one digit from 0 to 9:
     """
     turns: Chat = [{"role": "system", "content": RUBRIC}]
     for task, reasoning, grade in EXAMPLES:
@@ -263,14 +260,11 @@ def read_grade(choice: dict[str, Any]) -> float:
         ValueError: the answer is no digit, or the probability of all digits together is below one half.
 
     Example:
-    ```python
-    >>> read_grade({"message": {"content": "9"}})
-    1.0
-    >>> tops = [{"token": "9", "logprob": math.log(0.6)}, {"token": "0", "logprob": math.log(0.2)}]
-    >>> round(read_grade({"logprobs": {"content": [{"top_logprobs": tops}]}}), 3)
-    0.75
-
-    ```
+        >>> read_grade({"message": {"content": "9"}})
+        1.0
+        >>> tops = [{"token": "9", "logprob": math.log(0.6)}, {"token": "0", "logprob": math.log(0.2)}]
+        >>> round(read_grade({"logprobs": {"content": [{"top_logprobs": tops}]}}), 3)
+        0.75
     """
     logprobs = choice.get("logprobs")
     if logprobs is None:

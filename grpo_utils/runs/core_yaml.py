@@ -64,11 +64,8 @@ def load_yaml(text: str | bytes) -> Any:
         ValueError: a key is there twice in one block; and what Python's types raise over a value with a tag.
 
     Example:
-    ```python
-    >>> load("{rate: 5e-4, version: '5e-4', answer: no, seed: 007}")
-    {'rate': 0.0005, 'version': '5e-4', 'answer': 'no', 'seed': 7}
-
-    ```
+        >>> load_yaml("{rate: 5e-4, version: '5e-4', answer: no, seed: 007}")
+        {'rate': 0.0005, 'version': '5e-4', 'answer': 'no', 'seed': 7}
     """
     return yaml.load(text, Loader=_Loader)
 

@@ -12,11 +12,8 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" with the most similar valid name, or "" when none is similar.
 
     Example:
-    ```python
-    >>> nearest("tets", ["tests", "runs"])
-    " (did you mean 'tests'?)"
-
-    ```
+        >>> nearest("tets", ["tests", "runs"])
+        " (did you mean 'tests'?)"
     """
     match = difflib.get_close_matches(wrong, list(valid), n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""

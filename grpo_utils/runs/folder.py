@@ -122,13 +122,10 @@ def hold_lock(run: Path) -> Iterator[None]:
         RunError: another process has the lock, or the folder cannot be written.
 
     Example:
-    ```python
-    >>> import tempfile
-    >>> with alone(Path(tempfile.mkdtemp())):
-    ...     len(lock_descriptors())
-    1
-
-    ```
+        >>> import tempfile
+        >>> with hold_lock(Path(tempfile.mkdtemp())):
+        ...     len(lock_descriptors())
+        1
     """
     before = os.environ.get(LOCK_VARIABLE, "")
     if before.partition(" ")[2] == str(run.absolute()):
@@ -271,17 +268,14 @@ def drop_damaged(run: Path) -> list[Path]:
         The checkpoints that are left, in the order of their steps.
 
     Example:
-    ```python
-    >>> import tempfile
-    >>> run = Path(tempfile.mkdtemp())
-    >>> for step in (1, 2, 3):
-    ...     write(run / f"checkpoints/checkpoint-{step}/weights", "0.5")
-    ...     seal(run / f"checkpoints/checkpoint-{step}")
-    >>> write(run / "checkpoints/checkpoint-2/weights", "0.")
-    >>> [folder.name for folder in drop_damaged(run)]
-    ['checkpoint-1']
-
-    ```
+        >>> import tempfile
+        >>> run = Path(tempfile.mkdtemp())
+        >>> for step in (1, 2, 3):
+        ...     write_file(run / f"checkpoints/checkpoint-{step}/weights", "0.5")
+        ...     seal_adapter(run / f"checkpoints/checkpoint-{step}")
+        >>> write_file(run / "checkpoints/checkpoint-2/weights", "0.")
+        >>> [folder.name for folder in drop_damaged(run)]
+        ['checkpoint-1']
     """
     sealed = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
     intact = list(itertools.takewhile(_is_intact, sealed))

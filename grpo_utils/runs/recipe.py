@@ -151,11 +151,8 @@ def sampling_of(grpo: Mapping[str, Any]) -> Sampling:
         ValueError: a value is wrong, or there is an argument that evaluation could not follow.
 
     Example:
-    ```python
-    >>> sampling({"top_p": 0.9, "max_steps": 5, "generation_kwargs": {"top_k": 20}})
-    Sampling(top_k=20, top_p=0.9, min_p=None, repetition_penalty=1.0, chat_template_kwargs=None)
-
-    ```
+        >>> sampling_of({"top_p": 0.9, "max_steps": 5, "generation_kwargs": {"top_k": 20}})
+        Sampling(top_k=20, top_p=0.9, min_p=None, repetition_penalty=1.0, chat_template_kwargs=None)
     """
     more = grpo.get("generation_kwargs") or {}
     if not isinstance(more, Mapping):
@@ -296,11 +293,8 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         RecipeError: the file is missing or malformed, or a key or value in it is wrong.
 
     Example:
-    ```python
-    >>> load("smoke-code", {"seed": 3}).seed
-    3
-
-    ```
+        >>> load_recipe("smoke-code", {"seed": 3}).seed
+        3
     """
     path = Path(name) if str(name).endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
     if not path.is_file():
@@ -325,11 +319,8 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
         RecipeError: it is not YAML, has a key twice, or holds a value that Python cannot have.
 
     Example:
-    ```python
-    >>> parse("[1, true, no, 5e-4, '5e-4']", "the list")
-    [1, True, 'no', 0.0005, '5e-4']
-
-    ```
+        >>> parse_yaml("[1, true, no, 5e-4, '5e-4']", "the list")
+        [1, True, 'no', 0.0005, '5e-4']
     """
     try:
         return load_yaml(text)
@@ -387,13 +378,10 @@ def complaint(value: Any, kind: Any) -> str | None:
         kind: a type, which `typing.Annotated` may limit to a range.
 
     Example:
-    ```python
-    >>> complaint(1e2, int)
-    'input should be a valid integer, not 100.0: write 100'
-    >>> complaint("x", int | list[int] | None)
-    "input should be a valid integer or a valid list, not 'x'"
-
-    ```
+        >>> complaint(1e2, int)
+        'input should be a valid integer, not 100.0: write 100'
+        >>> complaint("x", int | list[int] | None)
+        "input should be a valid integer or a valid list, not 'x'"
     """
     try:
         TypeAdapter(kind).validate_python(value, strict=True)

@@ -36,13 +36,10 @@ def meaning_hash(source: str) -> str:
     A text that is no Python, such as a cell of a notebook that somebody is still writing, is hashed as it is.
 
     Example:
-    ```python
-    >>> meaning("total = 1 + 2") == meaning("total = (1 +\\n    2)  # three")
-    True
-    >>> meaning("total = 1 + 2") == meaning("total = 1 + 2.0")
-    False
-
-    ```
+        >>> meaning_hash("total = 1 + 2") == meaning_hash("total = (1 +\\n    2)  # three")
+        True
+        >>> meaning_hash("total = 1 + 2") == meaning_hash("total = 1 + 2.0")
+        False
     """
     try:
         text = _written_out(ast.parse(source))

@@ -142,13 +142,10 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
     """Returns how a completion did, in a sentence: passed, or the first assert that did not pass and why.
 
     Example:
-    ```python
-    >>> from grpo_utils.tasks import CodeTask
-    >>> task = CodeTask(task_id=1, text="Add.", code="", test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
-    >>> verdict_of({"error": "wrong answer", "outcomes": ["passed", "failed"], "message": ""}, task)
-    'wrong answer at `assert add(2, 2) == 4`'
-
-    ```
+        >>> from grpo_utils.tasks import CodeTask
+        >>> task = CodeTask(task_id=1, text="", code="", test_list=["assert add(1, 2) == 3", "assert add(2, 2) == 4"])
+        >>> verdict_of({"error": "wrong answer", "outcomes": ["passed", "failed"], "message": ""}, task)
+        'wrong answer at `assert add(2, 2) == 4`'
     """
     error: str = completion["error"]
     words = {"none": "passed", "no tag": "right, but not in its tag"}.get(error, error)
@@ -168,11 +165,8 @@ def visible(text: str) -> str:
     text look like another one.
 
     Example:
-    ```python
-    >>> print(visible("a\\x1b[31m\\u202eb"))
-    a\\x1b[31m\\u202eb
-
-    ```
+        >>> print(visible("a\\x1b[31m\\u202eb"))
+        a\\x1b[31m\\u202eb
     """
     kept = "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
@@ -189,11 +183,8 @@ def render(entry: Entry, by: str | None = None) -> str:
         by: the score to sort by; None keeps the order.
 
     Example:
-    ```python
-    >>> "<script>" in render(Entry("1", "<script>", [Shown("base", "<script>", None, "<script>")]))
-    False
-
-    ```
+        >>> "<script>" in render(Entry("1", "<script>", [Shown("base", "<script>", None, "<script>")]))
+        False
     """
     completions = entry.completions
     if by is not None:

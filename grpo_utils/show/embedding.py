@@ -56,12 +56,9 @@ def embed_texts(texts: Sequence[str]) -> np.ndarray:
         ModelError: the model is neither installed nor reachable.
 
     Example:
-    ```python
-    >>> cat, kitten, law = embed(["A cat sleeps.", "A kitten is napping.", "The tax law was changed."])
-    >>> bool(cat @ kitten > 2 * cat @ law)
-    True
-
-    ```
+        >>> cat, kitten, law = embed_texts(["A cat sleeps.", "A kitten is napping.", "The tax law was changed."])
+        >>> bool(cat @ kitten > 2 * cat @ law)
+        True
     """
     key = hashlib.sha256(json.dumps([MODEL, MAX_TOKENS, *texts]).encode()).hexdigest()
     kept = runs.cache_folder() / "embeddings" / f"{key}.npy"
@@ -115,11 +112,8 @@ def cluster_vectors(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
         vectors, or vectors that are all the same, are one cluster.
 
     Example:
-    ```python
-    >>> cluster(np.array([[0.0, 1.0], [0.1, 1.0], [0.0, 1.1], [9.0, 0.0], [9.1, 0.0]])).tolist()
-    [0, 0, 0, 1, 1]
-
-    ```
+        >>> cluster_vectors(np.array([[0.0, 1.0], [0.1, 1.0], [0.0, 1.1], [9.0, 0.0], [9.1, 0.0]])).tolist()
+        [0, 0, 0, 1, 1]
     """
     distinct, count = len(np.unique(vectors, axis=0)), len(vectors)
     best, labels = -1.0, np.zeros(count, dtype=int)
@@ -165,11 +159,8 @@ def typical_words(texts: Sequence[str], labels: Sequence[int], count: int = 5) -
     than half of the texts have, such as "function" in tasks that all begin with "Write a function to".
 
     Example:
-    ```python
-    >>> typical_words(["sort a list", "sort a row", "join a text", "split a text"], [0, 0, 1, 1], count=2)
-    {0: ['sort', 'list'], 1: ['text', 'join']}
-
-    ```
+        >>> typical_words(["sort a list", "sort a row", "join a text", "split a text"], [0, 0, 1, 1], count=2)
+        {0: ['sort', 'list'], 1: ['text', 'join']}
     """
     words = [re.findall(r"[^\W\d_]{2,}", text.lower()) for text in texts]
     texts_with = Counter(word for one in words for word in set(one))

@@ -44,14 +44,11 @@ class Panel:
     A panel that fails warns; the training goes on.
 
     Example:
-    ```python
-    >>> panel = Panel()
-    >>> for step in (1, 2):
-    ...     panel({"step": step, "max_steps": 16, "reward": 0.5, "num_tokens": 900 * step, "step_time": 30.0})
-    step    1 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:30 left
-    step    2 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:00 left
-
-    ```
+        >>> panel = Panel()
+        >>> for step in (1, 2):
+        ...     panel({"step": step, "max_steps": 16, "reward": 0.5, "num_tokens": 900 * step, "step_time": 30.0})
+        step    1 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:30 left
+        step    2 of 16  reward 0.50  tokens per second 30  30.0 s a step  0:07:00 left
     """
 
     def __init__(self) -> None:
@@ -108,11 +105,8 @@ def describe(log: Sequence[LogEntry]) -> str:
     """Returns one line of text about the last entry of a log, with the time that is left at the pace of the last few.
 
     Example:
-    ```python
-    >>> describe([{"step": 3, "max_steps": 16, "loss": 0.25}])
-    'step    3 of 16  loss 0.25'
-
-    ```
+        >>> describe([{"step": 3, "max_steps": 16, "loss": 0.25}])
+        'step    3 of 16  loss 0.25'
     """
     values = [f"{title.partition(' (')[0]} {_number(values[-1])}" for title, values in curves(log).items()]
     return "  ".join([f"step {log[-1]['step']:>4} of {log[-1]['max_steps']}", *values, *_pace(log)])

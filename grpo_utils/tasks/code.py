@@ -135,13 +135,10 @@ class CodeTask(ProgramTask):
         """Returns the task in words and the tests that the recipe shows.
 
         Example:
-        ```python
-        >>> from grpo_utils import recipes, tasks
-        >>> print(tasks.load("starter", "prompt")[0].question(recipes.load("cpu-code").prompt))
-        Write a function to remove all copies of a value from a list. Your code must pass this test:
-        assert remove_value([1, 2, 1], 1) == [2]
-
-        ```
+            >>> from grpo_utils import runs, tasks
+            >>> print(tasks.load_tasks("starter", "prompt")[0].question(runs.load_recipe("cpu-code").prompt))
+            Write a function to remove all copies of a value from a list. Your code must pass this test:
+            assert remove_value([1, 2, 1], 1) == [2]
         """
         shown, _ = shown_tests(showable(self.test_list), prompt.visible_asserts)
         if not shown:
@@ -153,16 +150,13 @@ class CodeTask(ProgramTask):
         """Returns a short thought and the reference solution.
 
         Example:
-        ```python
-        >>> from grpo_utils import tasks
-        >>> print(tasks.load("starter", "prompt")[0].reference_answer(("thought", "answer")))
-        <thought>I write `remove_value` to remove all copies of a value from a list.</thought>
-        <answer>
-        def remove_value(items, value):
-            return [x for x in items if x != value]
-        </answer>
-
-        ```
+            >>> from grpo_utils import tasks
+            >>> print(tasks.load_tasks("starter", "prompt")[0].reference_answer(("thought", "answer")))
+            <thought>I write `remove_value` to remove all copies of a value from a list.</thought>
+            <answer>
+            def remove_value(items, value):
+                return [x for x in items if x != value]
+            </answer>
         """
         first_sentence = self.text.split(". ")[0].rstrip(".")
         aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
@@ -195,13 +189,10 @@ def check_of(answer: str, row: Mapping[str, Any]) -> Check | Script:
             `names` (that belong to the program), and, if it is there, `prelude` (code that stands before the program).
 
     Example:
-    ```python
-    >>> row = {"asserts": ["assert area(1) > 3"], "setup": "", "names": ["area"], "prelude": "from math import pi"}
-    >>> print(check_of("def area(r): return pi * r * r", row).code)
-    from math import pi
-    def area(r): return pi * r * r
-
-    ```
+        >>> row = {"asserts": ["assert area(1) > 3"], "setup": "", "names": ["area"], "prelude": "from math import pi"}
+        >>> print(check_of("def area(r): return pi * r * r", row).code)
+        from math import pi
+        def area(r): return pi * r * r
     """
     if "inputs" in row:
         return Script(answer, tuple(zip(row["inputs"], row["outputs"], strict=True)))
@@ -218,12 +209,9 @@ def shown_tests(counts: Sequence[int], visible_asserts: int) -> tuple[int, int]:
         visible_asserts: of the recipe. Tests are shown whole, from the first on, until they have so many asserts.
 
     Example:
-    ```python
-    >>> counts = showable(["x = inc(1)\\nassert x == 2\\nassert x != 1", "assert inc(2) == 3"])
-    >>> [shown_tests(counts, visible_asserts) for visible_asserts in (0, 1, 2, 3, 9)]
-    [(0, 0), (1, 2), (1, 2), (2, 3), (2, 3)]
-
-    ```
+        >>> counts = showable(["x = inc(1)\\nassert x == 2\\nassert x != 1", "assert inc(2) == 3"])
+        >>> [shown_tests(counts, visible_asserts) for visible_asserts in (0, 1, 2, 3, 9)]
+        [(0, 0), (1, 2), (1, 2), (2, 3), (2, 3)]
     """
     sums = [0, *itertools.accumulate(counts)]
     shown = next(tests for tests, asserts in enumerate(sums) if asserts >= min(visible_asserts, sums[-1]))
@@ -237,11 +225,8 @@ def showable(tests: Sequence[str]) -> list[int]:
     outcomes of a verdict are its own, only running tells.
 
     Example:
-    ```python
-    >>> showable(["assert inc(1) == 2", "for n in range(9): assert inc(n) == n + 1", "assert inc(2) == 3"])
-    [1]
-
-    ```
+        >>> showable(["assert inc(1) == 2", "for n in range(9): assert inc(n) == n + 1", "assert inc(2) == 3"])
+        [1]
     """
     counts = []
     for test in tests:
@@ -272,11 +257,8 @@ def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:
     """Returns the first word of the first test that is one of the names, or "".
 
     Example:
-    ```python
-    >>> called_name(["assert inc(1) == Point(2)"], ["Point", "inc"])
-    'inc'
-
-    ```
+        >>> called_name(["assert inc(1) == Point(2)"], ["Point", "inc"])
+        'inc'
     """
     return next((word for word in re.findall(r"\w+", "".join(asserts[:1])) if word in names), "")
 
@@ -285,11 +267,8 @@ def count_branches(code: str) -> int:
     """Counts the places where control flow can part, a proxy of difficulty.
 
     Example:
-    ```python
-    >>> count_branches("def f(x):\\n    return [i for i in x if i] if x else None")
-    2
-
-    ```
+        >>> count_branches("def f(x):\\n    return [i for i in x if i] if x else None")
+        2
     """
     kinds = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler)
     nodes = list(ast.walk(ast.parse(code)))

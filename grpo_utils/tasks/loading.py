@@ -122,11 +122,8 @@ def load_tasks(name: str, split: str) -> list[Task]:
             on the hub.
 
     Example:
-    ```python
-    >>> load("starter", "prompt")[0].text
-    'Write a function to remove all copies of a value from a list.'
-
-    ```
+        >>> load_tasks("starter", "prompt")[0].text
+        'Write a function to remove all copies of a value from a list.'
     """
     if name == "human-eval":
         if split != "test":

@@ -86,18 +86,15 @@ class MathsTask(Task):
         """Returns the worked solution and the gold number.
 
         Example:
-        ```python
-        >>> row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\\n42 - 2 = 40\\n#### 40"}
-        >>> print(MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")))
-        <reasoning>
-        6 * 7 = 42
-        42 - 2 = 40
-        </reasoning>
-        <answer>
-        40
-        </answer>
-
-        ```
+            >>> row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\\n42 - 2 = 40\\n#### 40"}
+            >>> print(MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")))
+            <reasoning>
+            6 * 7 = 42
+            42 - 2 = 40
+            </reasoning>
+            <answer>
+            40
+            </answer>
         """
         return sections(tags, self.solution, self.answer)
 
@@ -144,11 +141,8 @@ def matches(answer: str | None, gold: object, equal: Callable[[Fraction, Fractio
         None where `gold` has no number.
 
     Example:
-    ```python
-    >>> matches("It is $1,000.", 1000.0), matches("1,001", "1000"), matches("1,000", "a thousand")
-    (True, False, None)
-
-    ```
+        >>> matches("It is $1,000.", 1000.0), matches("1,001", "1000"), matches("1,000", "a thousand")
+        (True, False, None)
     """
     target = _number(gold if isinstance(gold, str) else str(gold))
     if target is None:

@@ -61,18 +61,15 @@ class ScriptTask(ProgramTask):
         """Returns the task in words and the pairs of input and output that the recipe shows.
 
         Example:
-        ```python
-        >>> from grpo_utils import recipes
-        >>> row = {"task_id": 1, "text": "Add two numbers.", "code": "...", "inputs": ["2 3\\n"], "outputs": ["5"]}
-        >>> print(ScriptTask.from_row(row, "here").question(recipes.load("cpu-code").prompt))
-        Add two numbers.
-        Write a whole program that reads standard input and prints to standard output. It must pass this test:
-        Input:
-        2 3
-        Output:
-        5
-
-        ```
+            >>> from grpo_utils import runs
+            >>> row = {"task_id": 1, "text": "Add two numbers.", "code": "...", "inputs": ["2 3\\n"], "outputs": ["5"]}
+            >>> print(ScriptTask.from_row(row, "here").question(runs.load_recipe("cpu-code").prompt))
+            Add two numbers.
+            Write a whole program that reads standard input and prints to standard output. It must pass this test:
+            Input:
+            2 3
+            Output:
+            5
         """
         ask = "Write a whole program that reads standard input and prints to standard output."
         shown = self.shown(prompt)

@@ -105,12 +105,9 @@ def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping
         DataError: a key that is needed is missing, or a value has another type.
 
     Example:
-    ```python
-    >>> require({"task_id": 1, "text": 2}, {"text": str}, {}, "line 1")
-    Traceback (most recent call last):
-    grpo_utils.tasks.task.DataError: line 1: key 'text' must be there and be of type str.
-
-    ```
+        >>> require({"task_id": 1, "text": 2}, {"text": str}, {}, "line 1")
+        Traceback (most recent call last):
+        grpo_utils.tasks.task.DataError: line 1: key 'text' must be there and be of type str.
     """
     for key, kind in {"task_id": int | str, **needed}.items():
         if not isinstance(row.get(key), kind):
@@ -125,16 +122,13 @@ def sections(tags: Sequence[str], thought: str, answer: str) -> str:
     """Returns a thought and an answer in their tags.
 
     Example:
-    ```python
-    >>> print(sections(("reasoning", "answer"), "6 * 7 = 42", "42"))
-    <reasoning>
-    6 * 7 = 42
-    </reasoning>
-    <answer>
-    42
-    </answer>
-
-    ```
+        >>> print(sections(("reasoning", "answer"), "6 * 7 = 42", "42"))
+        <reasoning>
+        6 * 7 = 42
+        </reasoning>
+        <answer>
+        42
+        </answer>
     """
     return f"<{tags[0]}>\n{thought}\n</{tags[0]}>\n<{tags[-1]}>\n{answer}\n</{tags[-1]}>"
 

@@ -72,14 +72,11 @@ def check_block(recipe: str, block: str, settings: Mapping[str, Any], target: ty
             of the wrong type or out of range, and what is right.
 
     Example:
-    ```python
-    >>> from peft import LoraConfig
-    >>> check_block("mine", "lora", {"r": 16, "lora_dropout": 0.05}, LoraConfig)
-    >>> check_block("mine", "lora", {"r": 16.5}, LoraConfig)
-    Traceback (most recent call last):
-    grpo_utils.recipes.RecipeError: Key 'lora.r' of recipe 'mine' is wrong: input should be a valid integer, not 16.5.
-
-    ```
+        >>> from peft import LoraConfig
+        >>> check_block("mine", "lora", {"r": 16, "lora_dropout": 0.05}, LoraConfig)
+        >>> check_block("a", "lora", {"r": 1.5}, LoraConfig)
+        Traceback (most recent call last):
+        grpo_utils.runs.recipe.RecipeError: Key 'lora.r' of recipe 'a' is wrong: input should be a valid integer, not 1.5.
     """
     fields = {field.name: field for field in dataclasses.fields(target)}
     hints = typing.get_type_hints(target)

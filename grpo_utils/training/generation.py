@@ -254,13 +254,10 @@ def server_command(recipe: Recipe, port: int) -> list[str]:
     """Returns the command that serves the recipe's model on this machine alone.
 
     Example:
-    ```python
-    >>> from grpo_utils import recipes
-    >>> recipe = recipes.load("cpu-vllm", {"model.name": "/models/small"})
-    >>> server_command(recipe, 8000)[3:7]
-    ['--model', '/models/small', '--host', '127.0.0.1']
-
-    ```
+        >>> from grpo_utils import runs
+        >>> recipe = runs.load_recipe("cpu-vllm", {"model.name": "/models/small"})
+        >>> server_command(recipe, 8000)[3:7]
+        ['--model', '/models/small', '--host', '127.0.0.1']
     """
     model = policy.resolve_model(recipe.model.name)
     # what `vllm serve` runs; that itself looks for a package named vllm, and does not find it in the CPU build

@@ -75,11 +75,8 @@ def launcher_file(name: str) -> Path:
         RecipeError: there is no such file.
 
     Example:
-    ```python
-    >>> configuration("zero2").name
-    'zero2.yaml'
-
-    ```
+        >>> launcher_file("zero2").name
+        'zero2.yaml'
     """
     path = Path(name).absolute() if name.endswith((".yaml", ".yml")) else LAUNCHERS / f"{name}.yaml"
     if not path.is_file():
@@ -95,12 +92,9 @@ def count_processes(recipe: Recipe) -> int:
         RecipeError: there is no such launcher, or its file is not YAML.
 
     Example:
-    ```python
-    >>> from grpo_utils import recipes
-    >>> processes(recipes.load("llama3-8b-mbpp-multi-gpu"))
-    4
-
-    ```
+        >>> from grpo_utils import runs
+        >>> count_processes(runs.load_recipe("llama3-8b-mbpp-multi-gpu"))
+        4
     """
     if is_launched():
         return int(os.environ.get("WORLD_SIZE", "1"))

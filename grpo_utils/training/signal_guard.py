@@ -37,14 +37,11 @@ class SignalGuard(TrainerCallback):
         ValueError: the window is empty.
 
     Example:
-    ```python
-    >>> guard = SignalGuard(window=2)
-    >>> [guard.watch({"reward": 0.0, "frac_reward_zero_std": share}) for share in (0.5, 0.6)]
-    [[], []]
-    >>> guard.watch({"reward": 0.0, "frac_reward_zero_std": 1.0})[0]
-    'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
-
-    ```
+        >>> guard = SignalGuard(window=2)
+        >>> [guard.watch({"reward": 0.0, "frac_reward_zero_std": share}) for share in (0.5, 0.6)]
+        [[], []]
+        >>> guard.watch({"reward": 0.0, "frac_reward_zero_std": 1.0})[0]
+        'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
     """
 
     def __init__(

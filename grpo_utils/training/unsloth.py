@@ -35,13 +35,10 @@ def arguments(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     Unsloth's own vLLM (`fast_inference`) takes TRL's settings of vLLM, and shares its weights with the trainer.
 
     Example:
-    ```python
-    >>> from grpo_utils import recipes
-    >>> loading, adapting = arguments(recipes.load("llama3-8b-mbpp-24gb"))
-    >>> loading["max_seq_length"], loading["fast_inference"], adapting["r"]
-    (1024, True, 16)
-
-    ```
+        >>> from grpo_utils import runs
+        >>> loading, adapting = arguments(runs.load_recipe("llama3-8b-mbpp-24gb"))
+        >>> loading["max_seq_length"], loading["fast_inference"], adapting["r"]
+        (1024, True, 16)
     """
     grpo = recipe.grpo
     loading = {

@@ -104,7 +104,7 @@ def nobody_s_machine(monkeypatch, tmp_path):
 def project(tmp_path):
     """A tree with the real Makefile and install.py, small locks, and a package that needs no setuptools."""
     folder = tmp_path / "project"
-    for name in ("Makefile", "grpo_utils/__init__.py", "grpo_utils/install.py"):
+    for name in ("Makefile", "install/__init__.py", "install/__main__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "requirements").mkdir()
@@ -338,7 +338,7 @@ def test_another_python_makes_it_anew_only_when_it_is_asked_for(acted, monkeypat
 
 
 def test_an_old_python_reads_the_file_and_says_which_one_is_needed():
-    for path in ("grpo_utils/__init__.py", "grpo_utils/install.py"):
+    for path in ("install/__init__.py", "install/__main__.py"):
         ast.parse((ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 7))
 
 

@@ -1,6 +1,5 @@
 """The folder of a run: when a chapter is done, who may read it without a GPU, and where things are looked for."""
 
-import sys
 from pathlib import Path
 
 import nbformat
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 from grpo_utils import runs
+from grpo_utils.__main__ import app
 from grpo_utils.runs import RunError, chain
 
 SMOKE = runs.load_recipe("smoke-code")
@@ -51,18 +51,10 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def call(module, *arguments: str) -> None:
-    """Runs a command's `main` in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [module.__name__, *arguments])
-        module.main()
-
-
-@pytest.mark.parametrize("name", ["plots", "rollouts", "verify", "export"])
+@pytest.mark.parametrize("name", ["figures", "rollouts", "verify", "export"])
 def test_a_command_that_reads_says_that_there_is_no_run_and_makes_none(name, no_gpu, tmp_path):
-    module = __import__(f"grpo_utils.{name}", fromlist=["main"])
     with pytest.raises(RunError, match=r"^There is no run 'llama3-8b-mbpp-a100' in .*: make it first .*\.$"):
-        call(module, "--recipe", "llama3-8b-mbpp-a100")
+        app([name, "--recipe", "llama3-8b-mbpp-a100"], standalone_mode=False)
     assert not runs.outputs_folder().exists()
 
 
@@ -165,7 +157,7 @@ def test_a_relative_folder_is_the_same_for_a_command_and_its_notebooks(tmp_path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRPO_OUTPUTS_DIR", "mine")
     monkeypatch.setenv("GRPO_DATA_DIR", "data")
-    code = "from grpo_utils import runs, tasks\nprint(runs.outputs(), tasks.loading.folders()[0].absolute())"
+    code = "from grpo_utils import runs, tasks\nprint(runs.outputs_folder(), tasks.loading.folders()[0].absolute())"
     path = notebook(tmp_path / "01_a.ipynb", "# Title", code)
     runs.outputs_folder().mkdir()
     chain.execute_notebook(path, runs.outputs_folder(), {})

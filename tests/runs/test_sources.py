@@ -61,13 +61,13 @@ def package(folder: Path, monkeypatch) -> Path:
 
 def test_a_typo_in_a_docstring_is_no_other_code_and_a_changed_number_is(tmp_path, monkeypatch):
     folder = package(tmp_path, monkeypatch)
-    before = runs.code_hash(), runs.code_hash("rewards", "training.py")
+    before = runs.code_hash(), runs.code_hash("rewards", "training")
     module = folder / "rewards" / "code.py"
     text = module.read_text()
     module.write_text(text.replace('"""', '"""Oh. ', 1) + "\n# a remark\n")
-    assert (runs.code_hash(), runs.code_hash("rewards", "training.py")) == before
+    assert (runs.code_hash(), runs.code_hash("rewards", "training")) == before
     module.write_text(text + "\nMORE = 1\n")
-    changed = runs.code_hash(), runs.code_hash("rewards", "training.py")
+    changed = runs.code_hash(), runs.code_hash("rewards", "training")
     assert changed[0] != before[0]
     assert changed[1] != before[1]
     assert runs.code_hash("policy") == runs.code_hash("policy")
