@@ -121,7 +121,7 @@ def data(tmp_path, monkeypatch):
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_is_loaded_or_made(options, message, data, monkeypatch):
-    monkeypatch.setattr(policy.identity, "of_base", pytest.fail)
+    monkeypatch.setattr(policy, "identify_base", pytest.fail)
     monkeypatch.setattr("sys.argv", ["comparability", "--recipe", "smoke-code", *options])
     with pytest.raises(UserError, match=message):
         harness.main()

@@ -123,7 +123,7 @@ def test_a_supervised_training_shows_its_loss(capsys):
 
 
 def test_a_panel_that_fails_warns_and_raises_nothing(displayed, monkeypatch):
-    monkeypatch.setattr(panel, "render", lambda log: 1 / 0)
+    monkeypatch.setattr(panel, "render_panel", lambda log: 1 / 0)
     with pytest.warns(PanelWarning, match="goes on: ZeroDivisionError: division by zero"):
         Panel()(LOG[0])
     with warnings.catch_warnings():

@@ -64,7 +64,7 @@ def load(name: str, model: Path, **settings: Any) -> runs.Recipe:
 
 def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkeypatch):
     """With the same seeds both write the same completions, as long as the server has the weights of this very step."""
-    monkeypatch.setattr(training.generation, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
+    monkeypatch.setattr(training.grpo, "is_decoupled", lambda recipe: recipe.grpo.get("use_vllm", False))
     monkeypatch.setattr(
         training.generation,
         "server_command",
@@ -323,7 +323,7 @@ def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_pat
         base.model.generation_config.eos_token_id = ends
         return base
 
-    monkeypatch.setattr(policy, "load", load_with_ends)
+    monkeypatch.setattr(policy, "load_policy", load_with_ends)
     trainer: Any = trainer_of(load("one", tiny_model), tmp_path)
     current = policy.Policy(trainer.model, trainer.processing_class)
     assert set(policy.decoding._end_ids(current)) == set(trainer.eos_token_ids)

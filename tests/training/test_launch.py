@@ -107,7 +107,7 @@ def test_unsloth_and_what_it_cannot_do_is_refused():
 @pytest.mark.skipif(importlib.util.find_spec("unsloth") is not None, reason="it is installed")
 def test_unsloth_that_is_not_installed_is_one_sentence():
     done = subprocess.run(
-        [sys.executable, "-m", "grpo_utils.unsloth_training", "--recipe", "llama3-8b-mbpp-24gb"],
+        [sys.executable, "-m", "grpo_utils", "train", "--recipe", "llama3-8b-mbpp-24gb"],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -135,7 +135,7 @@ def test_an_adapter_on_4_bit_weights_keeps_its_precision(load, monkeypatch):
         base.model.is_loaded_in_4bit = True
         return base
 
-    monkeypatch.setattr(policy, "load", said_to_be_quantized)
+    monkeypatch.setattr(policy, "load_policy", said_to_be_quantized)
     recipe = load(max_steps=2)
     assert_resumed_as_undisturbed(recipe, [1, 2])
     (adapter, *_) = weights(runs.outputs_folder() / recipe.name).values()
