@@ -31,7 +31,8 @@ OTHERS = frozenset(
         " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__"
     )
 )
-_DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)
+OPERATORS = BINARY | COMPARISONS | OTHERS
+_DUNDERS = sorted(OPERATORS)
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
@@ -151,12 +152,9 @@ class Objects:
         kind = _type(value)
         if _isinstance(value, _type) and value in self.shared:
             return f'{{"shared":{writer.write(self.shared[value])}}}'
-        if _isinstance(value, _type) or kind is types.BuiltinFunctionType:
+        if _isinstance(value, _type):
             name = known_name(value)
-            if name:
-                return f'{{"known":{writer.write(name)}}}'
-            if _isinstance(value, _type):
-                return self.class_reference(writer, value)
+            return f'{{"known":{writer.write(name)}}}' if name else self.class_reference(writer, value)
         if kind is Callback:
             return f'{{"callback":{value.number}}}'
         kind_reference = self.base_reference(writer, kind) or self.class_reference(writer, kind)

@@ -171,16 +171,11 @@ class Session:
         """Send a message; a child that is gone does not read it, which shows when answers lack."""
         message = memoryview(LENGTH.pack(len(data)) + data)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            if len(message) <= BUFFERED:
-                self._connection.sendall(message)
-                return
-            self._connection.setblocking(False)  # a child that reads nothing must not stop the clock
             while message:
                 try:
-                    message = message[self._connection.send(message) :]
-                except BlockingIOError:
+                    message = message[self._connection.send(message, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:  # a child that reads nothing must not stop the clock
                     self._wait(select.POLLOUT)
-        self._connection.setblocking(True)
 
     def receive(self) -> tuple[bytes, bytes]:
         """The kind and payload of the next answer.
