@@ -91,6 +91,7 @@ class RemoteType(type):
     def __getattribute__(cls, name: str) -> Any:
         if name in _LOCAL or _link is None:
             return type.__getattribute__(cls, name)
+        ask_about(cls, name)
         return link().request("getattr", cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -112,6 +113,7 @@ class RemoteType(type):
         return link().request("special", cls, "__getitem__", key)
 
     def __contains__(cls, item: Any) -> Any:
+        link().decided |= not is_remote(item)
         return link().request("special", cls, "__contains__", item)
 
     def __repr__(cls) -> str:
@@ -144,10 +146,7 @@ class Remote(metaclass=RemoteType):
             value = _PLAIN_TYPES[plain]
             if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
                 return getattr(plain_value(self), name)
-        if name in _PREDICATES:
-            if not named(self):
-                raise AttributeError(f"{about(self, '__name__')!r} object: {name!r} is not asked of an object")
-            decides(self)
+        ask_about(self, name)
         return link().request("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -206,8 +205,20 @@ def _seen_as(kind: type, plain: str) -> type:
 
 def decides(value: Any) -> None:
     """Note that an object is asked about plain data: unless the tests made it, it may stand where a value is due."""
-    if object.__getattribute__(value, "_number") not in link().made:
+    if type(value) is RemoteType or object.__getattribute__(value, "_number") not in link().made:
         link().decided = True
+
+
+def ask_about(value: Any, name: str) -> None:
+    """See that an object is not asked what only plain data can be trusted to answer, unless the tests name its class.
+
+    Raises:
+        AttributeError: it is.
+    """
+    if name in _PREDICATES:
+        if not (about(value, "named") if type(value) is RemoteType else named(value)):
+            raise AttributeError(f"{about(value, '__name__')!r} object: {name!r} is not asked of an object")
+        decides(value)
 
 
 def plain_value(value: Any) -> Any:
@@ -366,7 +377,7 @@ def make_instance(kind: type, number: int) -> Any:
 
 def _error_attribute(error: BaseException, name: str) -> Any:
     number = vars(error).get("of_the_candidate_number")
-    if number is None or name.startswith("__"):
+    if number is None or name.startswith("__") or name in _PREDICATES:
         raise AttributeError(name)
     return link().request("error_attribute", number, name)
 
