@@ -86,7 +86,8 @@ class Objects:
         """Do what a message asks for; the kind and the data of the answer."""
         first = self.table.count
         alive, name, *arguments = self.read(message)
-        self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
+        if alive is not None:  # as it is while the judge reads an answer, and hashes objects in it
+            self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
         touched = [*self.table.objects]
         try:
             kind, value = VALUE, _OPERATIONS[name](self, *arguments)
@@ -269,6 +270,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "delattr": lambda _, value, name: delattr(value, name),
     "call": lambda _, value, arguments, options: value(*arguments, **dict(options)),
     "special": _special,
+    "item": lambda _, value, key: value[key],
     "compare": lambda _, name, left, right: _getattr(operator, name)(left, right),
     "truth": lambda _, value: bool(value),
     "copy": lambda _, value, deep: (copy.deepcopy if deep else copy.copy)(value),

@@ -110,7 +110,7 @@ class RemoteType(type):
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        return link().request("special", cls, "__getitem__", key)
+        return link().request("item", cls, key)
 
     def __contains__(cls, item: Any) -> Any:
         link().decided |= not is_remote(item)
