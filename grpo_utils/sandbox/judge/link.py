@@ -200,9 +200,9 @@ def _known(tag: str, payload: Any) -> Any:
     """A class of the standard library. No function: called here, `vars` or `typing.get_type_hints` would do harm."""
     module, _, name = str(payload).rpartition(".")
     found = vars(sys.modules.get(module, builtins)).get(name)
-    if tag == "known" and module.partition(".")[0] in names.ALLOWED and isinstance(found, type):
-        if known_name(found) == payload:
-            return found
+    allowed = tag == "known" and module.partition(".")[0] in names.ALLOWED
+    if allowed and isinstance(found, type) and known_name(found) == payload:
+        return found
     raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
 
 
