@@ -31,7 +31,8 @@ OTHERS = frozenset(
         " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__"
     )
 )
-_DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)
+OPERATORS = BINARY | COMPARISONS | OTHERS
+_DUNDERS = sorted(OPERATORS)
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
@@ -85,7 +86,8 @@ class Objects:
         """Do what a message asks for; the kind and the data of the answer."""
         first = self.table.count
         alive, name, *arguments = self.read(message)
-        self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
+        if alive is not None:  # as it is while the judge reads an answer, and hashes objects in it
+            self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
         touched = [*self.table.objects]
         try:
             kind, value = VALUE, _OPERATIONS[name](self, *arguments)
@@ -151,12 +153,9 @@ class Objects:
         kind = _type(value)
         if _isinstance(value, _type) and value in self.shared:
             return f'{{"shared":{writer.write(self.shared[value])}}}'
-        if _isinstance(value, _type) or kind is types.BuiltinFunctionType:
+        if _isinstance(value, _type):
             name = known_name(value)
-            if name:
-                return f'{{"known":{writer.write(name)}}}'
-            if _isinstance(value, _type):
-                return self.class_reference(writer, value)
+            return f'{{"known":{writer.write(name)}}}' if name else self.class_reference(writer, value)
         if kind is Callback:
             return f'{{"callback":{value.number}}}'
         kind_reference = self.base_reference(writer, kind) or self.class_reference(writer, kind)
@@ -271,6 +270,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "delattr": lambda _, value, name: delattr(value, name),
     "call": lambda _, value, arguments, options: value(*arguments, **dict(options)),
     "special": _special,
+    "item": lambda _, value, key: value[key],
     "compare": lambda _, name, left, right: _getattr(operator, name)(left, right),
     "truth": lambda _, value: bool(value),
     "copy": lambda _, value, deep: (copy.deepcopy if deep else copy.copy)(value),

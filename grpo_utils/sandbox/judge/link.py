@@ -1,5 +1,6 @@
 """The judge's end of a candidate's objects: asks for operations on them, reads and writes what travels."""
 
+import builtins
 import contextlib
 import itertools
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ..jail import codec
-from ..jail.objects import known_name
+from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
 from . import names
 from .session import Session, Stop, Unsupported
@@ -22,6 +23,7 @@ class Link:
 
     Attributes:
         decided: whether the candidate's own code decided an outcome.
+        made: numbers of the objects that the tests made, and that the program has not handed out since.
         asked: how many operations were asked for.
     """
 
@@ -30,6 +32,7 @@ class Link:
         self._space: dict[str, Any] = {}
         self._shared: tuple[str, ...] = ()
         self.decided = False
+        self.made: set[int] = set()
         self.asked = 0
         self.make_class: Callable[..., type]
         self.make_instance: Callable[[type, int], Any]
@@ -174,6 +177,7 @@ class Link:
         if tag == "handle":
             number, kind = payload
             kind = reader.read(kind)
+            self.made.discard(number)
             if number not in self._instances:
                 self._instances[number] = self.make_instance(kind, number)
             return self._instances[number]
@@ -181,9 +185,9 @@ class Link:
             return self._remote_classes[payload]
         if tag == "define":
             number, about, bases = payload
-            name, module, plain, *operators = map(str, reader.items(about))
+            name, module, plain, *operators = reader.items(about)
             found = [reader.read(base) for base in bases]
-            made = self.make_class(number, name, module, plain, frozenset(operators), found)
+            made = self.make_class(number, str(name), str(module), plain, OPERATORS & set(operators), found)
             return self._remote_classes.setdefault(number, made)
         if tag == "shared":
             return self.classes[payload]
@@ -193,11 +197,13 @@ class Link:
 
 
 def _known(tag: str, payload: Any) -> Any:
+    """A class of the standard library. No function: called here, `vars` or `typing.get_type_hints` would do harm."""
     module, _, name = str(payload).rpartition(".")
-    allowed = module.partition(".")[0] in names.ALLOWED and module in sys.modules
-    if tag != "known" or not allowed or name.startswith("_") or (module == "builtins" and name in names.REFUSED):
-        raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
-    return getattr(sys.modules[module], name)
+    found = vars(sys.modules.get(module, builtins)).get(name)
+    allowed = tag == "known" and module.partition(".")[0] in names.ALLOWED
+    if allowed and isinstance(found, type) and known_name(found) == payload:
+        return found
+    raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
 
 
 def _is_simple(value: Any) -> bool:

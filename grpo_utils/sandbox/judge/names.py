@@ -44,6 +44,7 @@ EXPORTS = {
     "timedelta": "datetime", "isclose": "math", "approx": "pytest",
 }  # fmt: skip
 # Tests are trusted, but they handle values of the candidate: `eval(to_python("x"))` must not happen here.
+EVALUATING = frozenset({"get_type_hints", "get_annotations"})  # they evaluate texts of what they are given
 REFUSED = frozenset({"eval", "exec", "compile", "open", "input", "breakpoint", "help", "exit", "quit", "globals"})
 # Packages that tests must not take for the candidate's when they use them without an import.
 _PACKAGES = frozenset(
@@ -143,6 +144,9 @@ def require_imports(tree: ast.AST) -> None:
         Unsupported: they import something else.
     """
     for node in ast.walk(tree):
+        name = getattr(node, "attr", getattr(node, "name", ""))
+        if name in EVALUATING:
+            raise Unsupported(f"the tests use {name!r}, which is not available to tests")
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

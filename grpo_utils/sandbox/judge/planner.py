@@ -240,11 +240,12 @@ def _is_pure(expression: ast.expr) -> bool:
 def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
     """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does.
 
-    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole: there the method
-    is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
+    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole up to what the first
+    method returns: there the method is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
     """
     if root.id[0].isupper():
-        return True
+        calls = [part for part in chain(node) if isinstance(part, ast.Call)]
+        return len(calls) < 2 or (len(calls) == 2 and calls[1].func is root)
     while isinstance(node, ast.Call):
         node = node.func
         if not isinstance(node, ast.Call):

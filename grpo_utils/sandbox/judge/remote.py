@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ..jail.codec import NotPlain
 from ..jail.objects import BINARY, COMPARISONS
 from .link import Link
 
@@ -27,8 +28,19 @@ _LOCAL = frozenset(
     )
 )
 # Questions that a plain value answers about itself, and that must not be put to an object in its place.
-_PREDICATES = frozenset(str.split("startswith endswith issubset issuperset isdisjoint equals"))
-_MUTABLE = ("list", "dict", "set", "bytearray")
+_PREDICATES = frozenset(
+    str.split(
+        "startswith endswith issubset issuperset isdisjoint equals"
+        " difference symmetric_difference intersection union isclose"
+    )
+)
+# What a subclass of a plain type may do in its own way: the rest is its base's.
+_CHANGES = frozenset(
+    str.split(
+        "append extend insert remove pop clear sort reverse add discard update setdefault popitem get keys values items"
+        " difference_update intersection_update symmetric_difference_update"
+    )
+)
 
 
 def link() -> Link:
@@ -71,11 +83,15 @@ class RemoteType(type):
     named: bool  # set once
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        return link().request("call", cls, arguments, tuple(options.items()))
+        made = link().request("call", cls, arguments, tuple(options.items()))
+        if is_remote(made) and not isinstance(made, BaseException):
+            link().made.add(object.__getattribute__(made, "_number"))
+        return made
 
     def __getattribute__(cls, name: str) -> Any:
         if name in _LOCAL or _link is None:
             return type.__getattribute__(cls, name)
+        ask_about(cls, name)
         return link().request("getattr", cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -94,9 +110,10 @@ class RemoteType(type):
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        return link().request("special", cls, "__getitem__", key)
+        return link().request("item", cls, key)
 
     def __contains__(cls, item: Any) -> Any:
+        link().decided |= not is_remote(item)
         return link().request("special", cls, "__contains__", item)
 
     def __repr__(cls) -> str:
@@ -125,12 +142,11 @@ class Remote(metaclass=RemoteType):
         plain = about(self, "plain")
         if name == "__class__":
             return _seen_as(type(self), plain)
-        if plain and plain not in _MUTABLE and not name.startswith("__") and not named(self):
+        if plain and name not in _CHANGES and not name.startswith("__") and not named(self):
             value = _PLAIN_TYPES[plain]
             if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
                 return getattr(plain_value(self), name)
-        if name in _PREDICATES and not named(self):
-            raise AttributeError(f"{about(self, '__name__')!r} object: {name!r} is not asked of an object")
+        ask_about(self, name)
         return link().request("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -187,9 +203,30 @@ def _seen_as(kind: type, plain: str) -> type:
     return _seen.setdefault(plain, type(plain, (_PLAIN_TYPES[plain],), {}))
 
 
+def decides(value: Any) -> None:
+    """Note that an object is asked about plain data: unless the tests made it, it may stand where a value is due."""
+    if type(value) is RemoteType or object.__getattribute__(value, "_number") not in link().made:
+        link().decided = True
+
+
+def ask_about(value: Any, name: str) -> None:
+    """See that an object is not asked what only plain data can be trusted to answer, unless the tests name its class.
+
+    Raises:
+        AttributeError: it is.
+    """
+    if name in _PREDICATES:
+        if not (about(value, "named") if type(value) is RemoteType else named(value)):
+            raise AttributeError(f"{about(value, '__name__')!r} object: {name!r} is not asked of an object")
+        decides(value)
+
+
 def plain_value(value: Any) -> Any:
     """What an instance of a subclass of a plain type holds, by the plain type's own methods."""
-    return link().request("plain", value)
+    held = link().request("plain", value)
+    if type(held) is not _PLAIN_TYPES[about(value, "plain")]:
+        raise NotPlain("an object that does not hold what its class says")
+    return held
 
 
 def is_remote(value: Any) -> bool:
@@ -228,6 +265,8 @@ def _binary(name: str) -> Callable[..., Any]:
             if about(self, "plain"):
                 return _plain_operation(name, plain_value(self), other)
             return NotImplemented
+        if not is_remote(other):
+            decides(self)
         return link().request("special", self, name, other, *more)
 
     return operate
@@ -338,7 +377,7 @@ def make_instance(kind: type, number: int) -> Any:
 
 def _error_attribute(error: BaseException, name: str) -> Any:
     number = vars(error).get("of_the_candidate_number")
-    if number is None or name.startswith("__"):
+    if number is None or name.startswith("__") or name in _PREDICATES:
         raise AttributeError(name)
     return link().request("error_attribute", number, name)
 

@@ -40,7 +40,7 @@ def loaded(session: Session) -> None:
 
 def candidate_error(payload: bytes) -> CandidateError:
     try:
-        name, text = json.loads(payload)
+        name, text = json.loads(payload[:SMALL])
         return CandidateError(str(name)[:100], str(text))
     except (ValueError, TypeError, RecursionError):  # whatever a hostile program sends
         return CandidateError("Exception", "")
