@@ -281,5 +281,4 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "plain": _plain,
     "seed": lambda _, *seed: __import__("random").seed(*seed),
     "run": lambda _, awaitable: __import__("asyncio").run(awaitable),
-    "recursion": lambda _, limit: sys.setrecursionlimit(limit),
 }

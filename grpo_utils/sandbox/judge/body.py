@@ -13,10 +13,7 @@ from typing import Any
 
 from .names import Scope, candidates, known_names, loaded_names
 
-JUDGED, TYPE_OF = (
-    "__judged__",
-    "__type_of__",
-)  # names in the space of the tests: `run.Judged`, and `type` with one argument
+JUDGED = "__judged__"  # what the asserts report to, in the space of the tests
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
 
 
@@ -273,12 +270,6 @@ class _Marker(ast.NodeTransformer):
         self.generic_visit(node)
         raises = isinstance(node.value, ast.Call) and _names_raises(node.value.func) and len(node.value.args) > 1
         return self._recorded(node, self._how) if raises else node
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            node.func = ast.copy_location(ast.Name(TYPE_OF, ast.Load()), node.func)
-        return node
 
     def _number(self, node: ast.stmt) -> int:
         self.statements.append((self._text, node))

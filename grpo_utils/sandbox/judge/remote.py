@@ -386,10 +386,5 @@ def _error_text(error: BaseException) -> str:
     return str(vars(error).get("of_the_candidate", ("", ""))[1])
 
 
-def type_of(value: Any) -> Any:
-    """`type(value)` in tests."""
-    return type(value)
-
-
 def run_awaitable(awaitable: Any) -> Any:
     return link().request("run", awaitable)

@@ -13,7 +13,7 @@ from typing import Any
 from ..jail.codec import NotPlain, decode
 from ..jail.protocol import OPAQUE, RAISED
 from . import names, remote
-from .body import JUDGED, TYPE_OF, Body
+from .body import JUDGED, Body
 from .link import Link
 from .planner import Plan, SplitAssert
 from .scores import CandidateError, Tally
@@ -197,7 +197,7 @@ def run_body(plan: Plan, session: Session) -> Tally:
         loaded(session)
         with _connected(session, link):
             space = _Space(link, plan)
-            space |= {JUDGED: judged, TYPE_OF: remote.type_of}
+            space[JUDGED] = judged
             link.share(space, body.classes)
             for number, unit in enumerate(body.units):
                 error = _stopped_by(unit.code, space, session)
