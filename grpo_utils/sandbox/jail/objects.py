@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import codec
-from .protocol import CALLBACK, OPAQUE, RAISED, VALUE
+from .protocol import CALLBACK, KNOWN_MODULES, OPAQUE, RAISED, VALUE
 from .wire import describe, read_message, send
 
 _BINARY = str.split("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul")
@@ -136,7 +136,7 @@ class Objects:
         arguments = error.args if _type(error.args) is tuple else ()
         origin = _getattr(error, "_of_the_tests", -1)
         about = (*json.loads(describe(error)), _type(error), arguments, self.number(error))
-        return (*about, origin if _type(origin) is int else -1)
+        return (*about, origin if _type(origin) is int else -1, error.__cause__)
 
     # ------------------------------------------------------------------------------ references
 
@@ -194,8 +194,10 @@ class Objects:
         if tag == "method":
             return _getattr(_getattr(builtins, payload[0]), payload[1])
         if tag == "callback":
-            number, name = payload
-            return self.callbacks.setdefault(number, Callback(self, number, name))
+            number, name, text = payload
+            return self.callbacks.setdefault(number, Callback(self, number, name, text))
+        if tag == "lazy":
+            return iter(reader.read(payload), self)  # a callback for each item, up to its StopIteration
         number, kind, arguments = payload
         kind = reader.read(kind)
         error: Any = kind.__new__(kind, *reader.read(arguments))
@@ -206,9 +208,10 @@ class Objects:
 class Callback:
     """Stands for a function of the tests."""
 
-    def __init__(self, objects: Objects, number: int, name: str) -> None:
+    def __init__(self, objects: Objects, number: int, name: str, text: str | None) -> None:
         self.objects, self.number = objects, number
         self.__name__ = self.__qualname__ = name
+        self.__doc__ = text
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.objects.call_back(self.number, arguments, options)
@@ -218,9 +221,11 @@ class Callback:
 
 
 def known_name(value: Any) -> str:
-    """`module.name` of a class or function of the standard library, or ""."""
+    """`module.name` of a class or function that both sides know, or ""."""
     name, module = _getattr(value, "__name__", None), _getattr(value, "__module__", None)
-    if _type(name) is not str or _type(module) is not str or module in ("candidate", "__main__"):
+    if _type(name) is not str or _type(module) is not str or name.startswith("_"):
+        return ""
+    if module.partition(".")[0] not in KNOWN_MODULES:
         return ""
     return f"{module}.{name}" if _getattr(sys.modules.get(module), name, None) is value else ""
 

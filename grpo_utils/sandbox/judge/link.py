@@ -1,7 +1,6 @@
 """The judge's end of a candidate's objects: asks for operations on them, reads and writes what travels."""
 
 import contextlib
-import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -60,8 +59,7 @@ class Link:
         outermost = self._depth == 0
         self._depth += 1
         try:
-            alive = self._alive() if outermost else None
-            self._send(alive, alive or [], name, *arguments)
+            self._ask(outermost, name, *arguments)
             while True:
                 kind, payload = self.session.receive()
                 kept, _, data = payload.partition(b"\n")
@@ -84,16 +82,19 @@ class Link:
             self._raise(value)
         return value
 
-    def _alive(self) -> list[int]:
-        """The shared objects that the tests still hold; the others are forgotten."""
+    def _ask(self, outermost: bool, *message: Any) -> None:
+        """Send an operation, and what the tests changed; shared objects that they no longer hold are forgotten."""
+        if not outermost:
+            return self._send(None, [], *message)
         (alone,) = [sys.getrefcount(value) for _, value in {0: object()}.items()]
-        alive = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
-        self._table.forget(self._table.objects.keys() - set(alive))
-        return alive
+        held = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
+        shared = list(self._table.objects)  # `thing.items.append(1)` changed a list and let go of it
+        self._send(tuple(held), shared, *message)
+        self._table.forget(set(shared) - set(held))
 
-    def _send(self, alive: list[int] | None, states: list[int], *message: Any) -> None:
+    def _send(self, alive: tuple[int, ...] | None, states: list[int], *message: Any) -> None:
         try:
-            data = self._writer().message((None if alive is None else tuple(alive), *message), states)
+            data = self._writer().message((alive, *message), states)
         except codec.NotPlain as error:
             self.session.stop(Unsupported(f"what the tests hand to the program cannot travel: {error}"))
             raise
@@ -115,12 +116,14 @@ class Link:
     def _raise(self, about: Any) -> None:
         """Raise here what the candidate raised there."""
         try:
-            name, text, kind, arguments, number, origin = about
+            name, text, kind, arguments, number, origin, cause = about
             if origin in range(len(self._errors)):
-                raise self._errors[origin]
-            error = _error(kind, arguments)
-            vars(error)["of_the_candidate"] = str(name)[:100], str(text)
-            vars(error)["of_the_candidate_number"] = int(number)
+                error = self._errors[origin]
+            else:
+                error = _error(kind, arguments)
+                error.__cause__ = cause
+                vars(error)["of_the_candidate"] = str(name)[:100], str(text)
+                vars(error)["of_the_candidate_number"] = int(number)
         except (ValueError, TypeError) as malformed:
             raise codec.NotPlain(f"not an exception: {malformed}") from None
         raise error
@@ -148,10 +151,8 @@ class Link:
         if type(value) is types.MethodDescriptorType and value.__objclass__.__module__ == "builtins":
             return f'{{"method":{writer.items([value.__objclass__.__name__, value.__name__])}}}'
         if type(value) in codec.ITERATORS:
-            items = list(itertools.islice(cast(Any, value), codec.MAX_ITEMS + 1))
-            if len(items) <= codec.MAX_ITEMS:
-                return f'{{"iterator":{writer.items(items)}}}'
-        elif callable(value):
+            return f'{{"lazy":{self._callback_reference(writer, cast(Any, value).__next__)}}}'
+        if callable(value):
             return self._callback_reference(writer, value)
         raise codec.NotPlain(f"an object of type {type(value).__name__!r}")
 
@@ -160,8 +161,8 @@ class Link:
         if number is None:
             number = self._callback_numbers[id(value)] = len(self._callbacks)
             self._callbacks.append(value)
-        name = getattr(value, "__name__", type(value).__name__)
-        return f'{{"callback":{writer.items([number, str(name)])}}}'
+        name, text = getattr(value, "__name__", type(value).__name__), getattr(value, "__doc__", None)
+        return f'{{"callback":{writer.items([number, str(name), text if type(text) is str else None])}}}'
 
     def _error_reference(self, writer: codec.Writer, error: BaseException) -> str:
         """An exception of the tests: its class as far as both sides know it, and no text that could tell a value."""

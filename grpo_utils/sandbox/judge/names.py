@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from ..jail.protocol import KNOWN_MODULES
 from . import stand_ins
 from .session import Unsupported
 
@@ -22,16 +23,7 @@ IMPLICIT = frozenset(
         " string sys typing"
     )
 )
-# Modules that compute and touch nothing else.
-ALLOWED = IMPLICIT | frozenset(
-    str.split(
-        "__future__ abc array base64 binascii bisect builtins calendar codecs collections.abc colorsys contextlib"
-        " contextvars dataclasses difflib enum graphlib hashlib heapq hmac html"
-        " html.parser inspect io ipaddress keyword"
-        " locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types unicodedata"
-        " urllib.parse uuid warnings weakref zlib zoneinfo"
-    )
-)
+ALLOWED = IMPLICIT | (KNOWN_MODULES - {"numpy"})
 STAND_INS: dict[str, Callable[[], types.ModuleType]] = {
     "pytest": stand_ins.pytest_module,
     "asyncio": stand_ins.asyncio_module,

@@ -9,11 +9,13 @@ verdict says so.
 
 import collections
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
 from ..jail.objects import BINARY, COMPARISONS
 from .link import Link
+from .session import Unsupported
 
 BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
 
@@ -71,6 +73,8 @@ class RemoteType(type):
     named: bool  # set once
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if "number" not in type.__getattribute__(cls, "__dict__"):
+            link().session.stop(Unsupported(f"the tests derive the class {cls.__name__!r} from one of the program's"))
         return link().request("call", cls, arguments, tuple(options.items()))
 
     def __getattribute__(cls, name: str) -> Any:
@@ -124,13 +128,13 @@ class Remote(metaclass=RemoteType):
     def __getattribute__(self, name: str) -> Any:
         plain = about(self, "plain")
         if name == "__class__":
-            return _seen_as(type(self), plain)
+            return _SEEN_AS.get(plain or f"{about(self, '__module__')}.{about(self, '__qualname__')}", type(self))
         if plain and plain not in _MUTABLE and not name.startswith("__") and not named(self):
             value = _PLAIN_TYPES[plain]
             if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
                 return getattr(plain_value(self), name)
         if name in _PREDICATES and not named(self):
-            raise AttributeError(f"{about(self, '__name__')!r} object: {name!r} is not asked of an object")
+            _refused(self, f"is asked for {name!r}")
         return link().request("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -177,14 +181,10 @@ def _copy(value: Any) -> Any:
 _PLAIN_TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (str, bytes, int, float, tuple, frozenset, list, dict, set, bytearray)
 }
-_seen: dict[str, type] = {}
-
-
-def _seen_as(kind: type, plain: str) -> type:
-    """What `isinstance` sees: an instance of a subclass of `list` is a list."""
-    if not plain:
-        return kind
-    return _seen.setdefault(plain, type(plain, (_PLAIN_TYPES[plain],), {}))
+# What `isinstance` sees: an instance of a subclass of `list` is a list, a generator that the candidate made is one.
+_SEEN_AS: dict[str, type] = {name: type(name, (kind,), {}) for name, kind in _PLAIN_TYPES.items()} | {
+    f"builtins.{kind.__name__}": kind for kind in vars(types).values() if isinstance(kind, type)
+}
 
 
 def plain_value(value: Any) -> Any:
@@ -210,10 +210,18 @@ def _compared(left: Any, right: Any, name: str) -> Any:
     if about(left, "plain"):
         right = plain_value(right) if is_remote(right) else right
         return getattr(operator, _ORDER[name])(plain_value(left), right)
-    if name in ("__eq__", "__ne__") or not named(left):
-        return NotImplemented
+    if name in ("__eq__", "__ne__"):
+        if right is None or not {name, "__eq__"} & about(left, "operators"):
+            return NotImplemented
+        return _refused(left, f"is compared with {type(right).__name__!r} by its own __eq__")
+    if not named(left):
+        return _refused(left, f"is compared with {type(right).__name__!r}")
     link().decided = True
     return link().request("special", left, name, right)
+
+
+def _refused(value: Any, why: str) -> Any:
+    link().session.stop(Unsupported(f"an object of the program's class {about(value, '__name__')!r} {why}"))
 
 
 def _comparison(name: str) -> Callable[..., Any]:
@@ -227,7 +235,7 @@ def _binary(name: str) -> Callable[..., Any]:
         if not is_remote(other) and not named(self):
             if about(self, "plain"):
                 return _plain_operation(name, plain_value(self), other)
-            return NotImplemented
+            return _refused(self, f"is asked for {name} with {type(other).__name__!r}")
         return link().request("special", self, name, other, *more)
 
     return operate

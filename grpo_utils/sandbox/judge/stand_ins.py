@@ -5,9 +5,23 @@ import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
+
+from .session import Unsupported
+
+
+def _module(name: str, **content: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    vars(module).update(content, __getattr__=partial(_missing, name))
+    return module
+
+
+def _missing(module: str, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise Unsupported(f"the tests use '{module}.{name}', which is not available to tests")
 
 
 class Failed(AssertionError):
@@ -86,6 +100,10 @@ class Approx:
         return bool(abs(expected - actual) <= max(self.relative * abs(expected), self.absolute))
 
 
+def param(*values: Any, **_: Any) -> Any:
+    return values if len(values) > 1 else values[0]
+
+
 def fail(reason: str = "", pytrace: bool = True) -> None:
     raise Failed(reason)
 
@@ -117,17 +135,13 @@ def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) ->
 
 @lru_cache(maxsize=1)
 def pytest_module() -> types.ModuleType:
-    module = types.ModuleType("pytest")
-    vars(module).update(raises=raises, approx=Approx, fail=fail, mark=_Mark())
-    return module
+    return _module("pytest", raises=raises, approx=Approx, fail=fail, param=param, mark=_Mark())
 
 
 @lru_cache(maxsize=1)
 def asyncio_module() -> types.ModuleType:
     """Only `run`: coroutines are the candidate's, and run where it does."""
-    module = types.ModuleType("asyncio")
-    vars(module).update(run=run)
-    return module
+    return _module("asyncio", run=run)
 
 
 def run(awaitable: Any, *, debug: bool | None = None) -> Any:
@@ -139,6 +153,4 @@ def run(awaitable: Any, *, debug: bool | None = None) -> Any:
 @lru_cache(maxsize=1)
 def io_module() -> types.ModuleType:
     """Only what stays in memory."""
-    module = types.ModuleType("io")
-    vars(module).update(StringIO=io.StringIO, BytesIO=io.BytesIO, TextIOWrapper=io.TextIOWrapper)
-    return module
+    return _module("io", StringIO=io.StringIO, BytesIO=io.BytesIO, TextIOWrapper=io.TextIOWrapper)
