@@ -83,12 +83,12 @@ def test_the_verdict_says_when_the_candidates_own_code_decided(
             "import decimal\ndecimal.getcontext().prec = 3",
             "import decimal\nassert decimal.Decimal(1) / 3 > add(0, 0.33301)",
         ),
-        ("import math\nmath.pi = 3", "import math\nassert math.pi > add(3, 0.1)"),
+        ("import math\nsetattr(math, 'pi', 3)", "import math\nassert math.pi > add(3, 0.1)"),
         (
             "import sys\nsys.setrecursionlimit(150)",
             "def deep(n): return n and deep(n - 1)\nassert deep(300) == add(0, 0)",
         ),
-        ("import random\nrandom.random = lambda: 7", "import random\nassert random.random() < add(1, 1)"),
+        ("import random\nsetattr(random, 'random', lambda: 7)", "import random\nassert random.random() < add(1, 1)"),
     ],
 )
 def test_what_tests_change_stays_with_their_check(sandbox: Sandbox, first: str, second: str) -> None:

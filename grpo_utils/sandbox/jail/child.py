@@ -75,11 +75,9 @@ def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
-        io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape"
-    )
-    binary = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
+    kind = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n", "closefd": False}
+    sys.stdin = sys.__stdin__ = open(0, **kind)
+    sys.stdout = sys.__stdout__ = open(1, "w", **kind)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     kind, payload = VALUE, b"null"

@@ -28,7 +28,7 @@ OTHERS = frozenset(
         " __iter__ __next__ __reversed__ __contains__"
         " __enter__ __exit__ __int__ __float__ __complex__ __index__ __round__ __trunc__"
         " __floor__ __ceil__ __neg__ __pos__"
-        " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__"
+        " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
     )
 )
 _DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)
@@ -78,6 +78,7 @@ class Objects:
         self.shared = {space[name]: name for name in shared if _isinstance(space.get(name), _type)}
         self.late: dict[int, BaseException] = {}
         self.callbacks: dict[int, Callback] = {}
+        self.runner: Any = None
 
     # ------------------------------------------------------------------------------ operations
 
@@ -112,11 +113,11 @@ class Objects:
     def write(self, value: Any, states: list[int]) -> bytes:
         return codec.Writer(self.table, self.shared, self.reference).message(value, states)
 
-    def call_back(self, number: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a function of the tests; what they ask for meanwhile is answered here."""
+    def call_back(self, number: int, arguments: tuple[Any, ...] | str, options: dict[str, Any] | None) -> Any:
+        """Call a function of the tests, or get an attribute of it; what they ask for meanwhile is answered here."""
         numbers = self.table.numbers
         known = [numbers[id(value)] for value in arguments if id(value) in numbers]
-        message = self.write((number, arguments, tuple(options.items())), known)
+        message = self.write((number, arguments, None if options is None else tuple(options.items())), known)
         send(self.connection, CALLBACK, b"null\n" + message)
         while True:
             _, name, *values = self.read(read_message(self.connection))
@@ -196,6 +197,8 @@ class Objects:
         if tag == "callback":
             number, name, text = payload
             return self.callbacks.setdefault(number, Callback(self, number, name, text))
+        if tag == "signature":
+            return _signature(reader.items(payload))
         if tag == "lazy":
             return iter(reader.read(payload), self)  # a callback for each item, up to its StopIteration
         number, kind, arguments = payload
@@ -203,6 +206,16 @@ class Objects:
         error: Any = kind.__new__(kind, *reader.read(arguments))
         error._of_the_tests = number
         return error
+
+
+def _signature(shape: list[Any]) -> Any:
+    import inspect
+
+    parameters = [
+        inspect.Parameter(name, kind, default=inspect.Parameter.empty if required else None)
+        for name, kind, required in shape
+    ]
+    return inspect.Signature(parameters)
 
 
 class Callback:
@@ -215,6 +228,14 @@ class Callback:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.objects.call_back(self.number, arguments, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__code__":  # how many arguments a function takes, for one that curries it
+            names = [
+                one.name for one in self.__signature__.parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD
+            ]
+            return types.SimpleNamespace(co_argcount=len(names), co_varnames=tuple(names))
+        return self.objects.call_back(self.number, name, None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -269,6 +290,17 @@ def _plain(objects: Objects, value: Any) -> Any:
     return next(view(value) for base, view in _PLAIN.items() if _isinstance(value, base))
 
 
+def _run(objects: Objects, awaitable: Any) -> Any:
+    import asyncio
+
+    async def awaited() -> Any:
+        return await awaitable
+
+    if objects.runner is None:  # one for all, so that tasks and locks outlive one `await` of the tests
+        objects.runner = asyncio.Runner()
+    return objects.runner.run(awaited())
+
+
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "global": _global,
     "getattr": lambda _, value, name: _getattr(value, name),
@@ -285,6 +317,6 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "next": _next,
     "plain": _plain,
     "seed": lambda _, *seed: __import__("random").seed(*seed),
-    "run": lambda _, awaitable: __import__("asyncio").run(awaitable),
+    "run": _run,
     "recursion": lambda _, limit: sys.setrecursionlimit(limit),
 }

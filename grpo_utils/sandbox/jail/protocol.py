@@ -30,9 +30,9 @@ BACKSTOP = 10  # wall-clock limit, as a multiple of the time limit
 KNOWN_MODULES = frozenset(
     str.split(
         "cmath collections copy datetime decimal fractions functools itertools json math operator random re statistics"
-        " string sys typing __future__ abc array base64 binascii bisect builtins calendar codecs collections.abc colorsys"
-        " contextlib contextvars dataclasses difflib enum graphlib hashlib heapq hmac html html.parser inspect io"
-        " ipaddress keyword locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types"
+        " string sys typing __future__ abc array base64 binascii bisect builtins calendar codecs collections.abc"
+        " colorsys contextlib contextvars dataclasses difflib enum graphlib hashlib heapq hmac html html.parser inspect"
+        " io ipaddress keyword locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types"
         " unicodedata urllib.parse uuid warnings weakref zlib zoneinfo numpy"
     )
 )

@@ -1,6 +1,7 @@
 """The judge's end of a candidate's objects: asks for operations on them, reads and writes what travels."""
 
 import contextlib
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from ..jail.objects import known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
 from . import names
 from .session import Session, Stop, Unsupported
+
+_KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
 
 class Link:
@@ -85,7 +88,8 @@ class Link:
     def _ask(self, outermost: bool, *message: Any) -> None:
         """Send an operation, and what the tests changed; shared objects that they no longer hold are forgotten."""
         if not outermost:
-            return self._send(None, [], *message)
+            self._send(None, [], *message)
+            return
         (alone,) = [sys.getrefcount(value) for _, value in {0: object()}.items()]
         held = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
         shared = list(self._table.objects)  # `thing.items.append(1)` changed a list and let go of it
@@ -105,8 +109,11 @@ class Link:
         number, arguments, options = self._read(data)
         numbers = self._table.numbers
         shared = [numbers[id(value)] for value in arguments if id(value) in numbers]
+        value: Any
         try:
-            answer: tuple[str, Any] = "returned", self._callbacks[number](*arguments, **dict(options))
+            called = self._callbacks[number]
+            value = _attribute(called, arguments) if options is None else called(*arguments, **dict(options))
+            answer: tuple[str, Any] = "returned", value
         except Stop:
             raise
         except BaseException as error:
@@ -145,9 +152,12 @@ class Link:
             return self._error_reference(writer, value)
         if isinstance(value, type) and value in self.classes.values():
             return f'{{"shared":{writer.write(value.__name__)}}}'
-        name = known_name(value) if isinstance(value, type | types.BuiltinFunctionType) else ""
+        name = known_name(value) if isinstance(value, _KNOWN) else ""
         if name.partition(".")[0] in names.ALLOWED:
             return f'{{"known":{writer.write(name)}}}'
+        if isinstance(value, inspect.Signature):
+            shape = [(one.name, int(one.kind), one.default is one.empty) for one in value.parameters.values()]
+            return f'{{"signature":{writer.items(shape)}}}'
         if type(value) is types.MethodDescriptorType and value.__objclass__.__module__ == "builtins":
             return f'{{"method":{writer.items([value.__objclass__.__name__, value.__name__])}}}'
         if type(value) in codec.ITERATORS:
@@ -199,6 +209,10 @@ def _known(tag: str, payload: Any) -> Any:
     if tag != "known" or not allowed or name.startswith("_") or (module == "builtins" and name in names.REFUSED):
         raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
     return getattr(sys.modules[module], name)
+
+
+def _attribute(function: Any, name: str) -> Any:
+    return inspect.signature(function) if name == "__signature__" else getattr(function, name)
 
 
 def _is_simple(value: Any) -> bool:

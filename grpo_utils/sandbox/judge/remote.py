@@ -287,6 +287,11 @@ def _exit(self: Any, kind: Any, error: Any, trace: Any) -> Any:
     return link().request("special", self, "__exit__", kind, error, None)
 
 
+def _await(self: Any) -> Any:
+    return link().request("run", self)
+    yield
+
+
 def methods(operators: frozenset[str]) -> dict[str, Any]:
     """The special methods of a stand-in for a class that has these."""
     space: dict[str, Any] = {}
@@ -310,6 +315,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
     ),
     "__exit__": _exit,
+    "__await__": _await,
 }
 
 

@@ -1,5 +1,6 @@
 """Modules that tests import and that are not what they are elsewhere: the parts of them that can be judged here."""
 
+import importlib
 import io
 import math
 import re
@@ -140,14 +141,38 @@ def pytest_module() -> types.ModuleType:
 
 @lru_cache(maxsize=1)
 def asyncio_module() -> types.ModuleType:
-    """Only `run`: coroutines are the candidate's, and run where it does."""
+    """Only `run`: coroutines are the candidate's and run where it does; one of the tests may await them."""
     return _module("asyncio", run=run)
 
 
 def run(awaitable: Any, *, debug: bool | None = None) -> Any:
     from .remote import run_awaitable
 
-    return run_awaitable(awaitable)
+    if type(awaitable) is not types.CoroutineType:
+        return run_awaitable(awaitable)
+    try:
+        awaitable.send(None)
+    except StopIteration as end:
+        return end.value
+    raise Unsupported("the tests await what is not the program's")
+
+
+def looking_inside(name: str, functions: str) -> types.ModuleType:
+    """A module, some functions of which look inside an object: they are called where it is."""
+    original, module = importlib.import_module(name), types.ModuleType(name)
+    vars(module).update(vars(original), **{each: _there(getattr(original, each)) for each in functions.split()})
+    return module
+
+
+def _there(function: Any) -> Any:
+    def call(value: Any, *more: Any, **options: Any) -> Any:
+        from .remote import describe, link
+
+        if describe(value) is None:
+            return function(value, *more, **options)
+        return link().request("call", function, (value, *more), tuple(options.items()))
+
+    return call
 
 
 @lru_cache(maxsize=1)
