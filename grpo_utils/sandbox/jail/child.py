@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import codec, objects
@@ -75,9 +76,9 @@ def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    kind = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n", "closefd": False}
-    sys.stdin = sys.__stdin__ = open(0, **kind)
-    sys.stdout = sys.__stdout__ = open(1, "w", **kind)
+    opened = partial(open, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=False)
+    sys.stdin, sys.stdout = opened(0), opened(1, "w")
+    sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     kind, payload = VALUE, b"null"

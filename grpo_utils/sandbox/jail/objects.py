@@ -91,7 +91,7 @@ class Objects:
         try:
             kind, value = VALUE, _OPERATIONS[name](self, *arguments)
         except BaseException as error:  # SystemExit too: leaving is no way to pass
-            kind, value = RAISED, self.about(error)
+            kind, value = RAISED, error
         try:
             return kind, self.write(value, touched)
         except codec.NotPlain:
@@ -111,7 +111,8 @@ class Objects:
         return codec.Reader(self.table, names, self.resolve).message(message)
 
     def write(self, value: Any, states: list[int]) -> bytes:
-        return codec.Writer(self.table, self.shared, self.reference).message(value, states)
+        shared = {kind: name for kind, name in self.shared.items() if not _issubclass(kind, BaseException)}
+        return codec.Writer(self.table, shared, self.reference).message(value, states)
 
     def call_back(self, number: int, arguments: tuple[Any, ...] | str, options: dict[str, Any] | None) -> Any:
         """Call a function of the tests, or get an attribute of it; what they ask for meanwhile is answered here."""
@@ -128,16 +129,19 @@ class Objects:
             try:
                 kind, value = VALUE, _OPERATIONS[name](self, *values)
             except BaseException as error:
-                kind, value = RAISED, self.about(error)
+                kind, value = RAISED, error
             send(self.connection, kind, b"null\n" + self.write(value, []))
 
     def about(self, error: BaseException) -> tuple[Any, ...]:
-        """What the judge needs to raise an exception on its side."""
+        """What the judge needs to make an exception of its own of one."""
         error.__traceback__ = None  # it holds the frames, and they the arguments
-        arguments = error.args if _type(error.args) is tuple else ()
+        try:
+            _, arguments, *state = _type(error).__reduce__(error)
+        except Exception:  # code of the candidate
+            arguments, state = error.args, []
         origin = _getattr(error, "_of_the_tests", -1)
-        about = (*json.loads(describe(error)), _type(error), arguments, self.number(error))
-        return (*about, origin if _type(origin) is int else -1, error.__cause__)
+        about = (*json.loads(describe(error)), _type(error), tuple(arguments), self.number(error))
+        return (*about, origin if _type(origin) is int else -1, error.__cause__, dict(*state))
 
     # ------------------------------------------------------------------------------ references
 
@@ -158,6 +162,8 @@ class Objects:
                 return f'{{"known":{writer.write(name)}}}'
             if _isinstance(value, _type):
                 return self.class_reference(writer, value)
+        if _isinstance(value, BaseException):
+            return f'{{"exception":{writer.items(self.about(value))}}}'
         if kind is Callback:
             return f'{{"callback":{value.number}}}'
         kind_reference = self.base_reference(writer, kind) or self.class_reference(writer, kind)
@@ -201,10 +207,10 @@ class Objects:
             return _signature(reader.items(payload))
         if tag == "lazy":
             return iter(reader.read(payload), self)  # a callback for each item, up to its StopIteration
-        number, kind, arguments = payload
+        number, kind, arguments, state = payload
         kind = reader.read(kind)
         error: Any = kind.__new__(kind, *reader.read(arguments))
-        error._of_the_tests = number
+        error.__dict__.update(reader.read(state), _of_the_tests=number)
         return error
 
 
@@ -231,9 +237,8 @@ class Callback:
 
     def __getattr__(self, name: str) -> Any:
         if name == "__code__":  # how many arguments a function takes, for one that curries it
-            names = [
-                one.name for one in self.__signature__.parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD
-            ]
+            shape = self.__signature__.parameters.values()
+            names = [one.name for one in shape if one.kind <= one.POSITIONAL_OR_KEYWORD]
             return types.SimpleNamespace(co_argcount=len(names), co_varnames=tuple(names))
         return self.objects.call_back(self.number, name, None)
 
@@ -309,6 +314,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda _, value, arguments, options: value(*arguments, **dict(options)),
     "special": _special,
     "compare": lambda _, name, left, right: _getattr(operator, name)(left, right),
+    "item": lambda _, value, key: value[key],
     "truth": lambda _, value: bool(value),
     "copy": lambda _, value, deep: (copy.deepcopy if deep else copy.copy)(value),
     "error_attribute": lambda objects, number, name: _getattr(objects.handles[number], name),

@@ -82,7 +82,7 @@ class Link:
             keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
             self._table.forget(self._table.objects.keys() - keep)
         if kind == RAISED:
-            self._raise(value)
+            raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
         return value
 
     def _ask(self, outermost: bool, *message: Any) -> None:
@@ -120,25 +120,24 @@ class Link:
             answer = "raised", error
         self._send(None, shared, *answer)
 
-    def _raise(self, about: Any) -> None:
-        """Raise here what the candidate raised there."""
-        try:
-            name, text, kind, arguments, number, origin, cause = about
-            if origin in range(len(self._errors)):
-                error = self._errors[origin]
-            else:
-                error = _error(kind, arguments)
-                error.__cause__ = cause
-                vars(error)["of_the_candidate"] = str(name)[:100], str(text)
-                vars(error)["of_the_candidate_number"] = int(number)
-        except (ValueError, TypeError) as malformed:
-            raise codec.NotPlain(f"not an exception: {malformed}") from None
-        raise error
+    def _exception(self, about: list[Any]) -> BaseException:
+        """An exception here for one that is there."""
+        name, text, kind, arguments, number, origin, cause, state = about
+        if origin in range(len(self._errors)):
+            return self._errors[origin]
+        if number not in self._instances:
+            error = self._instances[number] = _error(kind, arguments)
+            error.__cause__ = cause
+            if type(kind) is type:  # another answers itself
+                vars(error).update(state)
+            vars(error)["of_the_candidate"] = str(name)[:100], str(text)
+            vars(error)["of_the_candidate_number"] = int(number)
+        return self._instances[number]
 
     # ------------------------------------------------------------------------------ what travels
 
     def _writer(self) -> codec.Writer:
-        classes = {kind: name for name, kind in self.classes.items()}
+        classes = {kind: name for name, kind in self.classes.items() if not issubclass(kind, BaseException)}
         return codec.Writer(self._table, classes, self._reference)
 
     def _read(self, data: bytes) -> Any:
@@ -176,10 +175,13 @@ class Link:
 
     def _error_reference(self, writer: codec.Writer, error: BaseException) -> str:
         """An exception of the tests: its class as far as both sides know it, and no text that could tell a value."""
-        kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+        shared = self.classes.values()
+        kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins" or base in shared)
         self._errors.append(error)
         arguments = () if issubclass(kind, AssertionError) else tuple(filter(_is_simple, error.args))
-        return f'{{"error":[{len(self._errors) - 1},{writer.write(kind)},{writer.write(arguments)}]}}'
+        state = {name: value for name, value in vars(error).items() if _is_simple(value)}
+        about = [len(self._errors) - 1, kind, arguments, state]
+        return f'{{"error":{writer.items(about)}}}'
 
     def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
@@ -196,6 +198,8 @@ class Link:
             found = [reader.read(base) for base in bases]
             made = self.make_class(number, name, module, plain, frozenset(operators), found)
             return self._remote_classes.setdefault(number, made)
+        if tag == "exception":
+            return self._exception(reader.items(payload))
         if tag == "shared":
             return self.classes[payload]
         if tag == "callback":

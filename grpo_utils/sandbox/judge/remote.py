@@ -98,7 +98,10 @@ class RemoteType(type):
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        return link().request("special", cls, "__getitem__", key)
+        return link().request("item", cls, key)
+
+    def __dir__(cls) -> Any:
+        return link().request("special", cls, "__dir__")
 
     def __contains__(cls, item: Any) -> Any:
         return link().request("special", cls, "__contains__", item)
@@ -338,10 +341,6 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
 
 
 def make_instance(kind: type, number: int) -> Any:
-    if issubclass(kind, BaseException):
-        error = kind.__new__(kind)
-        vars(error)["of_the_candidate_number"] = number
-        return error
     made = object.__new__(kind)
     object.__setattr__(made, "_number", number)
     if "__next__" in about(kind, "operators"):
