@@ -29,6 +29,7 @@ OTHERS = frozenset(
         " __enter__ __exit__ __int__ __float__ __complex__ __index__ __round__ __trunc__"
         " __floor__ __ceil__ __neg__ __pos__"
         " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+        " __get__ __set__ __delete__"
     )
 )
 _DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)

@@ -25,6 +25,7 @@ class Link:
     Attributes:
         decided: whether the candidate's own code decided an outcome.
         asked: how many operations were asked for.
+        extended: a plain type that a class of the candidate extends, if the tests met an instance of one.
     """
 
     def __init__(self, session: Session) -> None:
@@ -32,6 +33,7 @@ class Link:
         self._space: dict[str, Any] = {}
         self._shared: tuple[str, ...] = ()
         self.decided = False
+        self.extended = ""
         self.asked = 0
         self.make_class: Callable[..., type]
         self.make_instance: Callable[[type, int], Any]

@@ -246,6 +246,8 @@ def _binary(name: str) -> Callable[..., Any]:
 
 def _plain_operation(name: str, left: Any, right: Any) -> Any:
     method = getattr(type(left), name, None)
+    if name == "__radd__":
+        return right + left
     return NotImplemented if method is None else method(left, right)
 
 
@@ -333,7 +335,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)
-        space |= {"__slots__": (), **methods(operators)}
+        space |= {"__slots__": (), **methods(operators | ({"__radd__"} if plain else set()))}
     try:
         return RemoteType(name, parents, space)
     except TypeError:  # an order of bases that Python refuses
@@ -343,6 +345,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
 def make_instance(kind: type, number: int) -> Any:
     made = object.__new__(kind)
     object.__setattr__(made, "_number", number)
+    link().extended = link().extended or about(kind, "plain")
     if "__next__" in about(kind, "operators"):
         object.__setattr__(made, "_ahead", collections.deque())
         object.__setattr__(made, "_taken", [0, 0])

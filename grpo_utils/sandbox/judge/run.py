@@ -212,6 +212,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
+    if link.extended and tally.error_type == "TypeError":  # `", ".join(...)` takes no stand-in
+        tally.unsupported = tally.unsupported or f"where a {link.extended} itself is needed, the program has a subclass"
     tally.timed_out, tally.decided_by_candidate = session.timed_out, link.decided
     return tally
 

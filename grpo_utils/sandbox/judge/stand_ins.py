@@ -102,7 +102,8 @@ class Approx:
 
 
 def param(*values: Any, **_: Any) -> Any:
-    return values if len(values) > 1 else values[0]
+    (first, *more) = values
+    return values if more else first
 
 
 def fail(reason: str = "", pytrace: bool = True) -> None:
