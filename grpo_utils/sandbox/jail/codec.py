@@ -365,6 +365,8 @@ class Reader:
         if type(node) is not dict:
             return node
         ((tag, payload),) = node.items()
+        if tag == "deque":
+            return self._filled(collections.deque(maxlen=payload[0]), payload)
         if tag in _TRACKED_TAGS:
             made = collections.deque(maxlen=payload[0]) if tag == "deque" else _TRACKED_TAGS[tag]()
             return self._filled(made, payload)

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from .names import Scope, candidates, known_names, loaded_names
+from .session import Unsupported
 
 JUDGED = "__judged__"  # what the asserts report to, in the space of the tests
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
@@ -70,7 +71,7 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         own: names that are the candidate's for certain.
 
     Raises:
-        Unsupported: they use a name that is neither theirs nor the candidate's.
+        Unsupported: they use a name that is neither theirs nor the candidate's, or bind one of the candidate's.
         SyntaxError: they are no Python.
     """
     marker = _Marker()
@@ -106,6 +107,8 @@ def _used(tests: tuple[str, ...], setup: str, own: set[str]) -> frozenset[str]:
     for text in (setup, *tests):
         for name, is_bound in _global_names(text):
             (bound if is_bound else loaded).add(name)
+            if is_bound and name in own and text is not setup:
+                raise Unsupported(f"the tests bind {name!r} anew, and the program would not see it")
     known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
     return frozenset(name for name in loaded - bound if candidates(name, known - own, own))
 

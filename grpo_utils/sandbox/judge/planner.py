@@ -125,7 +125,8 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     setup_tree = ast.parse(setup)
     for tree in (*trees, setup_tree):
         require_imports(tree)
-    own = frozenset(set(names) | (names_.called_modules(trees) - bound_names(setup_tree)))
+    replaced = {node.name for node in setup_tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    own = frozenset(set(names) - replaced | (names_.called_modules(trees) - bound_names(setup_tree)))
     if all(type(statement) is ast.Assert for tree in trees for statement in tree.body):
         try:
             scope = Scope.of(setup_tree, set(own))
@@ -189,7 +190,8 @@ class _Splitter(ast.NodeTransformer):
         return self._first_operand_only(node, node.values[1:])
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        return self._first_operand_only(node, node.comparators[1:])
+        by_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+        return self._first_operand_only(node, node.comparators[0 if by_identity else 1 :])
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         return self._first_operand_only(node, [node.body, node.orelse])

@@ -9,12 +9,14 @@ verdict says so.
 
 import collections
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
 from ..jail.codec import NotPlain
 from ..jail.objects import BINARY, COMPARISONS
 from .link import Link
+from .session import Unsupported
 
 BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
 
@@ -83,6 +85,8 @@ class RemoteType(type):
     named: bool  # set once
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if "number" not in type.__getattribute__(cls, "__dict__"):
+            link().session.stop(Unsupported(f"the tests derive the class {cls.__name__!r} from one of the program's"))
         made = link().request("call", cls, arguments, tuple(options.items()))
         if is_remote(made) and not isinstance(made, BaseException):
             link().made.add(object.__getattribute__(made, "_number"))
@@ -111,6 +115,9 @@ class RemoteType(type):
 
     def __getitem__(cls, key: Any) -> Any:
         return link().request("item", cls, key)
+
+    def __dir__(cls) -> Any:
+        return link().request("special", cls, "__dir__")
 
     def __contains__(cls, item: Any) -> Any:
         link().decided |= not is_remote(item)
@@ -141,7 +148,7 @@ class Remote(metaclass=RemoteType):
     def __getattribute__(self, name: str) -> Any:
         plain = about(self, "plain")
         if name == "__class__":
-            return _seen_as(type(self), plain)
+            return _SEEN_AS.get(plain or f"{about(self, '__module__')}.{about(self, '__qualname__')}", type(self))
         if plain and name not in _CHANGES and not name.startswith("__") and not named(self):
             value = _PLAIN_TYPES[plain]
             if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
@@ -193,14 +200,10 @@ def _copy(value: Any) -> Any:
 _PLAIN_TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (str, bytes, int, float, tuple, frozenset, list, dict, set, bytearray)
 }
-_seen: dict[str, type] = {}
-
-
-def _seen_as(kind: type, plain: str) -> type:
-    """What `isinstance` sees: an instance of a subclass of `list` is a list."""
-    if not plain:
-        return kind
-    return _seen.setdefault(plain, type(plain, (_PLAIN_TYPES[plain],), {}))
+# What `isinstance` sees: an instance of a subclass of `list` is a list, a generator that the candidate made is one.
+_SEEN_AS: dict[str, type] = {name: type(name, (kind,), {}) for name, kind in _PLAIN_TYPES.items()} | {
+    f"builtins.{kind.__name__}": kind for kind in vars(types).values() if isinstance(kind, type)
+}
 
 
 def decides(value: Any) -> None:
@@ -213,11 +216,11 @@ def ask_about(value: Any, name: str) -> None:
     """See that an object is not asked what only plain data can be trusted to answer, unless the tests name its class.
 
     Raises:
-        AttributeError: it is.
+        Unsupported: it is.
     """
     if name in _PREDICATES:
         if not (about(value, "named") if type(value) is RemoteType else named(value)):
-            raise AttributeError(f"{about(value, '__name__')!r} object: {name!r} is not asked of an object")
+            _refused(value, f"is asked for {name!r}")
         decides(value)
 
 
@@ -247,10 +250,18 @@ def _compared(left: Any, right: Any, name: str) -> Any:
     if about(left, "plain"):
         right = plain_value(right) if is_remote(right) else right
         return getattr(operator, _ORDER[name])(plain_value(left), right)
-    if name in ("__eq__", "__ne__") or not named(left):
-        return NotImplemented
+    if name in ("__eq__", "__ne__"):
+        if right is None or not {name, "__eq__"} & about(left, "operators"):
+            return NotImplemented
+        return _refused(left, f"is compared with {type(right).__name__!r} by its own __eq__")
+    if not named(left):
+        return _refused(left, f"is compared with {type(right).__name__!r}")
     link().decided = True
     return link().request("special", left, name, right)
+
+
+def _refused(value: Any, why: str) -> Any:
+    link().session.stop(Unsupported(f"an object of the program's class {about(value, '__name__')!r} {why}"))
 
 
 def _comparison(name: str) -> Callable[..., Any]:
@@ -264,7 +275,7 @@ def _binary(name: str) -> Callable[..., Any]:
         if not is_remote(other) and not named(self):
             if about(self, "plain"):
                 return _plain_operation(name, plain_value(self), other)
-            return NotImplemented
+            return _refused(self, f"is asked for {name} with {type(other).__name__!r}")
         if not is_remote(other):
             decides(self)
         return link().request("special", self, name, other, *more)
@@ -274,6 +285,8 @@ def _binary(name: str) -> Callable[..., Any]:
 
 def _plain_operation(name: str, left: Any, right: Any) -> Any:
     method = getattr(type(left), name, None)
+    if name == "__radd__":
+        return right + left
     return NotImplemented if method is None else method(left, right)
 
 
@@ -318,6 +331,11 @@ def _exit(self: Any, kind: Any, error: Any, trace: Any) -> Any:
     return link().request("special", self, "__exit__", kind, error, None)
 
 
+def _await(self: Any) -> Any:
+    return link().request("run", self)
+    yield
+
+
 def methods(operators: frozenset[str]) -> dict[str, Any]:
     """The special methods of a stand-in for a class that has these."""
     space: dict[str, Any] = {}
@@ -341,6 +359,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
     ),
     "__exit__": _exit,
+    "__await__": _await,
 }
 
 
@@ -355,7 +374,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)
-        space |= {"__slots__": (), **methods(operators)}
+        space |= {"__slots__": (), **methods(operators | ({"__radd__"} if plain else set()))}
     try:
         return RemoteType(name, parents, space)
     except TypeError:  # an order of bases that Python refuses
@@ -363,12 +382,9 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
 
 
 def make_instance(kind: type, number: int) -> Any:
-    if issubclass(kind, BaseException):
-        error = kind.__new__(kind)
-        vars(error)["of_the_candidate_number"] = number
-        return error
     made = object.__new__(kind)
     object.__setattr__(made, "_number", number)
+    link().extended = link().extended or about(kind, "plain")
     if "__next__" in about(kind, "operators"):
         object.__setattr__(made, "_ahead", collections.deque())
         object.__setattr__(made, "_taken", [0, 0])
