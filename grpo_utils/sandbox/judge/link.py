@@ -119,8 +119,8 @@ class Link:
             called = self._callbacks[number]
             value = _attribute(called, arguments) if options is None else called(*arguments, **dict(options))
             answer: tuple[str, Any] = "returned", value
-        except Stop:
-            raise
+        except Stop as stop:
+            self.session.stop(stop)
         except BaseException as error:
             answer = "raised", error
         self._send(None, shared, *answer)
@@ -228,7 +228,7 @@ def _attribute(function: Any, name: str) -> Any:
     if name == "__signature__":
         return inspect.signature(function)
     if name.startswith("_"):
-        raise AttributeError(f"a function of the tests shows no attribute {name!r}")
+        raise Unsupported(f"the program asks a function of the tests for {name!r}")
     return getattr(function, name)
 
 

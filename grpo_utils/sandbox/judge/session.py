@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ..jail.codec import MAX_BYTES
 from ..jail.protocol import (
@@ -196,7 +196,7 @@ class Session:
             if self.capture is not None:
                 self.capture(payload)
 
-    def stop(self, why: Stop) -> None:
+    def stop(self, why: Stop) -> NoReturn:
         """Nothing more can be learned from the candidate."""
         self.stopped = self.stopped or why
         raise self.stopped
