@@ -33,6 +33,6 @@ def tasks() -> list[dict[str, Any]]:
 def check_of(task: dict[str, Any], code: str | None = None, tests: str = "test_list", timeout: float = 20.0) -> Check:
     """A check of the task's reference solution, or of other code against the same asserts."""
     definitions = (ast.FunctionDef, ast.ClassDef)
-    names = [node.name for node in ast.walk(ast.parse(task["code"])) if isinstance(node, definitions)]
+    names = [node.name for node in ast.parse(task["code"]).body if isinstance(node, definitions)]
     setup = task.get("test_setup_code") or ""
     return Check(task["code"] if code is None else code, task[tests], names, setup, timeout)

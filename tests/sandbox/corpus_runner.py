@@ -72,9 +72,10 @@ def broken_rules(sandbox: Any, case: dict[str, Any], listeners: list[socket.sock
         sandbox.check(earlier["code"], earlier["tests"], setup=earlier["setup"])
     started = time.monotonic()
     verdict = verdict_on(sandbox, case)
-    if time.monotonic() - started > 2 * TIMEOUT * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))):
+    if time.monotonic() - started > 2 * TIMEOUT * max(1.0, os.getloadavg()[0]):
         yield f"{time.monotonic() - started:.1f} seconds"
-    if verdict.ok and case["expected"] == "fail":
+    said = case.get("may_decide", False) and verdict.decided_by_candidate
+    if verdict.ok and case["expected"] == "fail" and not said:
         yield "forged"
     if verdict.status not in ("passed", "unsupported") and case["expected"] == "pass":
         yield f"honest program refused: {verdict}"

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from grpo_utils.sandbox import Check, Sandbox
+from grpo_utils.sandbox import Check, Sandbox, Script
 
-FORMS = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "data" / "honest_forms.jsonl").read_text(encoding="utf-8").splitlines()
-]
+DATA = Path(__file__).parent / "data"
+FORMS, MORE = (
+    [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+    for name in ("honest_forms.jsonl", "honest_forms_2.jsonl")
+)
 ADD = "def add(a, b): return a + b"
 
 
@@ -26,15 +27,19 @@ def numpy_sandbox() -> Iterator[Sandbox]:
         yield made
 
 
-def test_of_all_forms_none_is_judged_wrong_and_few_are_refused(sandbox: Sandbox) -> None:
-    judged = {
-        side: sandbox.check_many([Check(form[side], form["tests"], form["names"], form["setup"]) for form in FORMS])
-        for side in ("right", "wrong")
-    }
-    for form, right, wrong in zip(FORMS, judged["right"], judged["wrong"], strict=True):
+def check_of_form(form: dict[str, Any], side: str) -> Check | Script:
+    if "pairs" in form:
+        return Script(form[side], form["pairs"])
+    return Check(form[side], form["tests"], form["names"], form["setup"])
+
+
+@pytest.mark.parametrize("forms", [FORMS, MORE], ids=["forms", "more forms"])
+def test_of_all_forms_none_is_judged_wrong_and_few_are_refused(sandbox: Sandbox, forms: list[dict[str, Any]]) -> None:
+    judged = {side: sandbox.check_many([check_of_form(form, side) for form in forms]) for side in ("right", "wrong")}
+    for form, right, wrong in zip(forms, judged["right"], judged["wrong"], strict=True):
         assert right.ok or (right.status == "unsupported" and right.error_message), (form["form"], right)
         assert not wrong.ok, form["form"]
-    assert sum(not verdict.ok for verdict in judged["right"]) <= 0.08 * len(FORMS)
+    assert sum(not verdict.ok for verdict in judged["right"]) <= 0.08 * len(forms)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if "numpy" in form["form"]], ids=lambda form: form["form"])
@@ -83,12 +88,12 @@ def test_the_verdict_says_when_the_candidates_own_code_decided(
             "import decimal\ndecimal.getcontext().prec = 3",
             "import decimal\nassert decimal.Decimal(1) / 3 > add(0, 0.33301)",
         ),
-        ("import math\nmath.pi = 3", "import math\nassert math.pi > add(3, 0.1)"),
+        ("import math\nsetattr(math, 'pi', 3)", "import math\nassert math.pi > add(3, 0.1)"),
         (
             "import sys\nsys.setrecursionlimit(150)",
             "def deep(n): return n and deep(n - 1)\nassert deep(300) == add(0, 0)",
         ),
-        ("import random\nrandom.random = lambda: 7", "import random\nassert random.random() < add(1, 1)"),
+        ("import random\nsetattr(random, 'random', lambda: 7)", "import random\nassert random.random() < add(1, 1)"),
     ],
 )
 def test_what_tests_change_stays_with_their_check(sandbox: Sandbox, first: str, second: str) -> None:

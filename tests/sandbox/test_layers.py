@@ -46,6 +46,14 @@ def test_a_layer_that_does_not_exist_and_a_sandbox_without_workers_are_refused(m
 
 
 @pytest.mark.filterwarnings("ignore:the sandbox runs without")
+def test_the_judge_that_reads_what_candidates_send_is_confined_too() -> None:
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.check("def f(n): return n", ["assert f(1) == 1"]).ok
+        lines = Path(f"/proc/{sandbox._workers[0]._process.pid}/status").read_text().splitlines()  # type: ignore[union-attr]
+    status = dict(line.split(":\t", 1) for line in lines)
+    assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
+
+
 def test_without_landlock_no_file_can_be_opened() -> None:
     with Sandbox(workers=1, without=["landlock"]) as sandbox:
         assert sandbox.check("import decimal, uuid, unittest.mock\nx = 1", ["assert x == 1"]).ok

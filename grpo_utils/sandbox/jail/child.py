@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import codec, objects
@@ -75,11 +76,9 @@ def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
-        io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape"
-    )
-    binary = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
+    opened = partial(open, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=False)
+    sys.stdin, sys.stdout = opened(0), opened(1, "w")
+    sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     kind, payload = VALUE, b"null"

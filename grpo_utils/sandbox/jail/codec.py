@@ -275,7 +275,7 @@ _WRITERS: dict[type, Callable[[Writer, Any], str]] = {
     dict: Writer.pairs,
     set: Writer.items,
     frozenset: Writer.items,
-    collections.deque: Writer.items,
+    collections.deque: lambda writer, value: f"[{writer.write(value.maxlen)},{writer.items(value)}]",
     _Counter: Writer.pairs,
     _OrderedDict: Writer.pairs,
     _defaultdict: lambda writer, value: f"[{writer.factory(value.default_factory)},{writer.pairs(value)}]",
@@ -365,8 +365,11 @@ class Reader:
         if type(node) is not dict:
             return node
         ((tag, payload),) = node.items()
+        if tag == "deque":
+            return self._filled(collections.deque(maxlen=payload[0]), payload)
         if tag in _TRACKED_TAGS:
-            return self._filled(_TRACKED_TAGS[tag](), payload)
+            made = collections.deque(maxlen=payload[0]) if tag == "deque" else _TRACKED_TAGS[tag]()
+            return self._filled(made, payload)
         if tag in _READERS:
             return _READERS[tag](self, payload)
         if tag == "#" and self.table is not None:
@@ -413,7 +416,7 @@ class Reader:
             made.clear()
             dict.update(made, pairs) if kind is _Counter else made.update(pairs)
         elif kind is set or kind is collections.deque:
-            items = self.items(payload)
+            items = self.items(payload if kind is set else payload[1])
             made.clear()
             made.update(items) if kind is set else made.extend(items)
         elif kind.__name__ == "ndarray":

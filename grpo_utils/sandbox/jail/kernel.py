@@ -122,15 +122,18 @@ _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 
 
-def restrict_files(numpy: str = "") -> str:
-    """Landlock: read the standard library, shared libraries and NumPy in the folder `numpy`; touch no other file."""
+def restrict_files(numpy: str = "", *more: str) -> str:
+    """Landlock: read the standard library, shared libraries, NumPy in the folder `numpy`, and what is in other folders.
+
+    No other file can be touched.
+    """
     version = _call("syscall", _CREATE_RULESET, None, 0, _VERSION_FLAG)
     files = (1 << (13 + (version >= 2) + (version >= 3))) - 1 | (1 << 15 if version >= 5 else 0)
     network = 3 if version >= 4 else 0  # TCP bind and connect
     scope = 3 if version >= 6 else 0  # abstract unix sockets, signals
     attributes = struct.pack("QQQ", files, network, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
-    for path, access in _readable(numpy):
+    for path, access in [*_readable(numpy), *((path, _READ_FILE | _READ_DIR) for path in more)]:
         _allow(ruleset, path, access)
     _call("syscall", _RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import codec
-from .protocol import CALLBACK, OPAQUE, RAISED, VALUE
+from .protocol import CALLBACK, KNOWN_MODULES, OPAQUE, RAISED, VALUE
 from .wire import describe, read_message, send
 
 _BINARY = str.split("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul")
@@ -28,10 +28,12 @@ OTHERS = frozenset(
         " __iter__ __next__ __reversed__ __contains__"
         " __enter__ __exit__ __int__ __float__ __complex__ __index__ __round__ __trunc__"
         " __floor__ __ceil__ __neg__ __pos__"
-        " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__"
+        " __abs__ __invert__ __bool__ __hash__ __bytes__ __dir__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+        " __get__ __set__ __delete__"
     )
 )
-_DUNDERS = sorted(BINARY | COMPARISONS | OTHERS)
+OPERATORS = BINARY | COMPARISONS | OTHERS
+_DUNDERS = sorted(OPERATORS)
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
@@ -78,6 +80,7 @@ class Objects:
         self.shared = {space[name]: name for name in shared if _isinstance(space.get(name), _type)}
         self.late: dict[int, BaseException] = {}
         self.callbacks: dict[int, Callback] = {}
+        self.runner: Any = None
 
     # ------------------------------------------------------------------------------ operations
 
@@ -85,12 +88,13 @@ class Objects:
         """Do what a message asks for; the kind and the data of the answer."""
         first = self.table.count
         alive, name, *arguments = self.read(message)
-        self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
+        if alive is not None:  # as it is while the judge reads an answer, and hashes objects in it
+            self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
         touched = [*self.table.objects]
         try:
             kind, value = VALUE, _OPERATIONS[name](self, *arguments)
         except BaseException as error:  # SystemExit too: leaving is no way to pass
-            kind, value = RAISED, self.about(error)
+            kind, value = RAISED, error
         try:
             return kind, self.write(value, touched)
         except codec.NotPlain:
@@ -110,13 +114,14 @@ class Objects:
         return codec.Reader(self.table, names, self.resolve).message(message)
 
     def write(self, value: Any, states: list[int]) -> bytes:
-        return codec.Writer(self.table, self.shared, self.reference).message(value, states)
+        shared = {kind: name for kind, name in self.shared.items() if not _issubclass(kind, BaseException)}
+        return codec.Writer(self.table, shared, self.reference).message(value, states)
 
-    def call_back(self, number: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a function of the tests; what they ask for meanwhile is answered here."""
+    def call_back(self, number: int, arguments: tuple[Any, ...] | str, options: dict[str, Any] | None) -> Any:
+        """Call a function of the tests, or get an attribute of it; what they ask for meanwhile is answered here."""
         numbers = self.table.numbers
         known = [numbers[id(value)] for value in arguments if id(value) in numbers]
-        message = self.write((number, arguments, tuple(options.items())), known)
+        message = self.write((number, arguments, None if options is None else tuple(options.items())), known)
         send(self.connection, CALLBACK, b"null\n" + message)
         while True:
             _, name, *values = self.read(read_message(self.connection))
@@ -127,16 +132,19 @@ class Objects:
             try:
                 kind, value = VALUE, _OPERATIONS[name](self, *values)
             except BaseException as error:
-                kind, value = RAISED, self.about(error)
+                kind, value = RAISED, error
             send(self.connection, kind, b"null\n" + self.write(value, []))
 
     def about(self, error: BaseException) -> tuple[Any, ...]:
-        """What the judge needs to raise an exception on its side."""
+        """What the judge needs to make an exception of its own of one."""
         error.__traceback__ = None  # it holds the frames, and they the arguments
-        arguments = error.args if _type(error.args) is tuple else ()
+        try:
+            _, arguments, *state = _type(error).__reduce__(error)
+        except Exception:  # code of the candidate
+            arguments, state = error.args, []
         origin = _getattr(error, "_of_the_tests", -1)
-        about = (*json.loads(describe(error)), _type(error), arguments, self.number(error))
-        return (*about, origin if _type(origin) is int else -1)
+        about = (*json.loads(describe(error)), _type(error), tuple(arguments), self.number(error))
+        return (*about, origin if _type(origin) is int else -1, error.__cause__, dict(*state))
 
     # ------------------------------------------------------------------------------ references
 
@@ -151,12 +159,11 @@ class Objects:
         kind = _type(value)
         if _isinstance(value, _type) and value in self.shared:
             return f'{{"shared":{writer.write(self.shared[value])}}}'
-        if _isinstance(value, _type) or kind is types.BuiltinFunctionType:
+        if _isinstance(value, _type):
             name = known_name(value)
-            if name:
-                return f'{{"known":{writer.write(name)}}}'
-            if _isinstance(value, _type):
-                return self.class_reference(writer, value)
+            return f'{{"known":{writer.write(name)}}}' if name else self.class_reference(writer, value)
+        if _isinstance(value, BaseException):
+            return f'{{"exception":{writer.items(self.about(value))}}}'
         if kind is Callback:
             return f'{{"callback":{value.number}}}'
         kind_reference = self.base_reference(writer, kind) or self.class_reference(writer, kind)
@@ -194,33 +201,57 @@ class Objects:
         if tag == "method":
             return _getattr(_getattr(builtins, payload[0]), payload[1])
         if tag == "callback":
-            number, name = payload
-            return self.callbacks.setdefault(number, Callback(self, number, name))
-        number, kind, arguments = payload
+            number, name, text = payload
+            return self.callbacks.setdefault(number, Callback(self, number, name, text))
+        if tag == "signature":
+            return _signature(reader.items(payload))
+        if tag == "lazy":
+            return iter(reader.read(payload), self)  # a callback for each item, up to its StopIteration
+        number, kind, arguments, state = payload
         kind = reader.read(kind)
         error: Any = kind.__new__(kind, *reader.read(arguments))
-        error._of_the_tests = number
+        error.__dict__.update(reader.read(state), _of_the_tests=number)
         return error
+
+
+def _signature(shape: list[Any]) -> Any:
+    import inspect
+
+    parameters = [
+        inspect.Parameter(name, kind, default=inspect.Parameter.empty if required else None)
+        for name, kind, required in shape
+    ]
+    return inspect.Signature(parameters)
 
 
 class Callback:
     """Stands for a function of the tests."""
 
-    def __init__(self, objects: Objects, number: int, name: str) -> None:
+    def __init__(self, objects: Objects, number: int, name: str, text: str | None) -> None:
         self.objects, self.number = objects, number
         self.__name__ = self.__qualname__ = name
+        self.__doc__ = text
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.objects.call_back(self.number, arguments, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__code__":  # how many arguments a function takes, for one that curries it
+            shape = self.__signature__.parameters.values()
+            names = [one.name for one in shape if one.kind <= one.POSITIONAL_OR_KEYWORD]
+            return types.SimpleNamespace(co_argcount=len(names), co_varnames=tuple(names))
+        return self.objects.call_back(self.number, name, None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
 
 def known_name(value: Any) -> str:
-    """`module.name` of a class or function of the standard library, or ""."""
+    """`module.name` of a class or function that both sides know, or ""."""
     name, module = _getattr(value, "__name__", None), _getattr(value, "__module__", None)
-    if _type(name) is not str or _type(module) is not str or module in ("candidate", "__main__"):
+    if _type(name) is not str or _type(module) is not str or name.startswith("_"):
+        return ""
+    if module.partition(".")[0] not in KNOWN_MODULES:
         return ""
     return f"{module}.{name}" if _getattr(sys.modules.get(module), name, None) is value else ""
 
@@ -264,6 +295,17 @@ def _plain(objects: Objects, value: Any) -> Any:
     return next(view(value) for base, view in _PLAIN.items() if _isinstance(value, base))
 
 
+def _run(objects: Objects, awaitable: Any) -> Any:
+    import asyncio
+
+    async def awaited() -> Any:
+        return await awaitable
+
+    if objects.runner is None:  # one for all, so that tasks and locks outlive one `await` of the tests
+        objects.runner = asyncio.Runner()
+    return objects.runner.run(awaited())
+
+
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "global": _global,
     "getattr": lambda _, value, name: _getattr(value, name),
@@ -272,6 +314,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda _, value, arguments, options: value(*arguments, **dict(options)),
     "special": _special,
     "compare": lambda _, name, left, right: _getattr(operator, name)(left, right),
+    "item": lambda _, value, key: value[key],
     "truth": lambda _, value: bool(value),
     "copy": lambda _, value, deep: (copy.deepcopy if deep else copy.copy)(value),
     "error_attribute": lambda objects, number, name: _getattr(objects.handles[number], name),
@@ -280,6 +323,5 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "next": _next,
     "plain": _plain,
     "seed": lambda _, *seed: __import__("random").seed(*seed),
-    "run": lambda _, awaitable: __import__("asyncio").run(awaitable),
-    "recursion": lambda _, limit: sys.setrecursionlimit(limit),
+    "run": _run,
 }

@@ -25,3 +25,15 @@ MAX_CAPTURED = 200_000  # bytes of it that tests can see
 MAX_SCRIPT_OUTPUT = 16 << 20  # bytes that a script may print
 MAX_MESSAGE = 500  # characters of an exception's text
 BACKSTOP = 10  # wall-clock limit, as a multiple of the time limit
+
+# Modules that compute and touch nothing else: tests may import them, and both sides know what is in them by name.
+KNOWN_MODULES = frozenset(
+    str.split(
+        "cmath collections copy datetime decimal fractions functools itertools json math operator random re"
+        " statistics string sys typing __future__ abc array base64 binascii bisect builtins calendar codecs"
+        " collections.abc colorsys contextlib contextvars dataclasses difflib enum graphlib hashlib heapq hmac"
+        " html html.parser inspect io ipaddress keyword locale numbers pprint secrets stringprep struct"
+        " textwrap time timeit token traceback types unicodedata urllib.parse uuid warnings weakref zlib"
+        " zoneinfo numpy"
+    )
+)

@@ -12,11 +12,9 @@ from types import CodeType
 from typing import Any
 
 from .names import Scope, candidates, known_names, loaded_names
+from .session import Unsupported
 
-JUDGED, TYPE_OF = (
-    "__judged__",
-    "__type_of__",
-)  # names in the space of the tests: `run.Judged`, and `type` with one argument
+JUDGED = "__judged__"  # what the asserts report to, in the space of the tests
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
 
 
@@ -73,7 +71,7 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         own: names that are the candidate's for certain.
 
     Raises:
-        Unsupported: they use a name that is neither theirs nor the candidate's.
+        Unsupported: they use a name that is neither theirs nor the candidate's, or bind one of the candidate's.
         SyntaxError: they are no Python.
     """
     marker = _Marker()
@@ -109,6 +107,8 @@ def _used(tests: tuple[str, ...], setup: str, own: set[str]) -> frozenset[str]:
     for text in (setup, *tests):
         for name, is_bound in _global_names(text):
             (bound if is_bound else loaded).add(name)
+            if is_bound and name in own and text is not setup:
+                raise Unsupported(f"the tests bind {name!r} anew, and the program would not see it")
     known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
     return frozenset(name for name in loaded - bound if candidates(name, known - own, own))
 
@@ -273,12 +273,6 @@ class _Marker(ast.NodeTransformer):
         self.generic_visit(node)
         raises = isinstance(node.value, ast.Call) and _names_raises(node.value.func) and len(node.value.args) > 1
         return self._recorded(node, self._how) if raises else node
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            node.func = ast.copy_location(ast.Name(TYPE_OF, ast.Load()), node.func)
-        return node
 
     def _number(self, node: ast.stmt) -> int:
         self.statements.append((self._text, node))

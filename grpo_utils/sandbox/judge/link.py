@@ -1,17 +1,20 @@
 """The judge's end of a candidate's objects: asks for operations on them, reads and writes what travels."""
 
+import builtins
 import contextlib
-import itertools
+import inspect
 import sys
 import types
 from collections.abc import Callable
 from typing import Any, cast
 
 from ..jail import codec
-from ..jail.objects import known_name
+from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
 from . import names
 from .session import Session, Stop, Unsupported
+
+_KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
 
 class Link:
@@ -22,7 +25,9 @@ class Link:
 
     Attributes:
         decided: whether the candidate's own code decided an outcome.
+        made: numbers of the objects that the tests made, and that the program has not handed out since.
         asked: how many operations were asked for.
+        extended: a plain type that a class of the candidate extends, if the tests met an instance of one.
     """
 
     def __init__(self, session: Session) -> None:
@@ -30,6 +35,8 @@ class Link:
         self._space: dict[str, Any] = {}
         self._shared: tuple[str, ...] = ()
         self.decided = False
+        self.made: set[int] = set()
+        self.extended = ""
         self.asked = 0
         self.make_class: Callable[..., type]
         self.make_instance: Callable[[type, int], Any]
@@ -60,8 +67,7 @@ class Link:
         outermost = self._depth == 0
         self._depth += 1
         try:
-            alive = self._alive() if outermost else None
-            self._send(alive, alive or [], name, *arguments)
+            self._ask(outermost, name, *arguments)
             while True:
                 kind, payload = self.session.receive()
                 kept, _, data = payload.partition(b"\n")
@@ -81,19 +87,23 @@ class Link:
             keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
             self._table.forget(self._table.objects.keys() - keep)
         if kind == RAISED:
-            self._raise(value)
+            raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
         return value
 
-    def _alive(self) -> list[int]:
-        """The shared objects that the tests still hold; the others are forgotten."""
+    def _ask(self, outermost: bool, *message: Any) -> None:
+        """Send an operation, and what the tests changed; shared objects that they no longer hold are forgotten."""
+        if not outermost:
+            self._send(None, [], *message)
+            return
         (alone,) = [sys.getrefcount(value) for _, value in {0: object()}.items()]
-        alive = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
-        self._table.forget(self._table.objects.keys() - set(alive))
-        return alive
+        held = [number for number, value in self._table.objects.items() if sys.getrefcount(value) > alone]
+        shared = list(self._table.objects)  # `thing.items.append(1)` changed a list and let go of it
+        self._send(tuple(held), shared, *message)
+        self._table.forget(set(shared) - set(held))
 
-    def _send(self, alive: list[int] | None, states: list[int], *message: Any) -> None:
+    def _send(self, alive: tuple[int, ...] | None, states: list[int], *message: Any) -> None:
         try:
-            data = self._writer().message((None if alive is None else tuple(alive), *message), states)
+            data = self._writer().message((alive, *message), states)
         except codec.NotPlain as error:
             self.session.stop(Unsupported(f"what the tests hand to the program cannot travel: {error}"))
             raise
@@ -104,31 +114,35 @@ class Link:
         number, arguments, options = self._read(data)
         numbers = self._table.numbers
         shared = [numbers[id(value)] for value in arguments if id(value) in numbers]
+        value: Any
         try:
-            answer: tuple[str, Any] = "returned", self._callbacks[number](*arguments, **dict(options))
-        except Stop:
-            raise
+            called = self._callbacks[number]
+            value = _attribute(called, arguments) if options is None else called(*arguments, **dict(options))
+            answer: tuple[str, Any] = "returned", value
+        except Stop as stop:
+            self.session.stop(stop)
         except BaseException as error:
             answer = "raised", error
         self._send(None, shared, *answer)
 
-    def _raise(self, about: Any) -> None:
-        """Raise here what the candidate raised there."""
-        try:
-            name, text, kind, arguments, number, origin = about
-            if origin in range(len(self._errors)):
-                raise self._errors[origin]
-            error = _error(kind, arguments)
+    def _exception(self, about: list[Any]) -> BaseException:
+        """An exception here for one that is there."""
+        name, text, kind, arguments, number, origin, cause, state = about
+        if origin in range(len(self._errors)):
+            return self._errors[origin]
+        if number not in self._instances:
+            error = self._instances[number] = _error(kind, arguments)
+            error.__cause__ = cause
+            if type(kind) is type:  # another answers itself
+                vars(error).update(state)
             vars(error)["of_the_candidate"] = str(name)[:100], str(text)
             vars(error)["of_the_candidate_number"] = int(number)
-        except (ValueError, TypeError) as malformed:
-            raise codec.NotPlain(f"not an exception: {malformed}") from None
-        raise error
+        return self._instances[number]
 
     # ------------------------------------------------------------------------------ what travels
 
     def _writer(self) -> codec.Writer:
-        classes = {kind: name for name, kind in self.classes.items()}
+        classes = {kind: name for name, kind in self.classes.items() if not issubclass(kind, BaseException)}
         return codec.Writer(self._table, classes, self._reference)
 
     def _read(self, data: bytes) -> Any:
@@ -142,16 +156,17 @@ class Link:
             return self._error_reference(writer, value)
         if isinstance(value, type) and value in self.classes.values():
             return f'{{"shared":{writer.write(value.__name__)}}}'
-        name = known_name(value) if isinstance(value, type | types.BuiltinFunctionType) else ""
+        name = known_name(value) if isinstance(value, _KNOWN) else ""
         if name.partition(".")[0] in names.ALLOWED:
             return f'{{"known":{writer.write(name)}}}'
+        if isinstance(value, inspect.Signature):
+            shape = [(one.name, int(one.kind), one.default is one.empty) for one in value.parameters.values()]
+            return f'{{"signature":{writer.items(shape)}}}'
         if type(value) is types.MethodDescriptorType and value.__objclass__.__module__ == "builtins":
             return f'{{"method":{writer.items([value.__objclass__.__name__, value.__name__])}}}'
         if type(value) in codec.ITERATORS:
-            items = list(itertools.islice(cast(Any, value), codec.MAX_ITEMS + 1))
-            if len(items) <= codec.MAX_ITEMS:
-                return f'{{"iterator":{writer.items(items)}}}'
-        elif callable(value):
+            return f'{{"lazy":{self._callback_reference(writer, cast(Any, value).__next__)}}}'
+        if callable(value):
             return self._callback_reference(writer, value)
         raise codec.NotPlain(f"an object of type {type(value).__name__!r}")
 
@@ -160,20 +175,24 @@ class Link:
         if number is None:
             number = self._callback_numbers[id(value)] = len(self._callbacks)
             self._callbacks.append(value)
-        name = getattr(value, "__name__", type(value).__name__)
-        return f'{{"callback":{writer.items([number, str(name)])}}}'
+        name, text = getattr(value, "__name__", type(value).__name__), getattr(value, "__doc__", None)
+        return f'{{"callback":{writer.items([number, str(name), text if type(text) is str else None])}}}'
 
     def _error_reference(self, writer: codec.Writer, error: BaseException) -> str:
         """An exception of the tests: its class as far as both sides know it, and no text that could tell a value."""
-        kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+        shared = self.classes.values()
+        kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins" or base in shared)
         self._errors.append(error)
         arguments = () if issubclass(kind, AssertionError) else tuple(filter(_is_simple, error.args))
-        return f'{{"error":[{len(self._errors) - 1},{writer.write(kind)},{writer.write(arguments)}]}}'
+        state = {name: value for name, value in vars(error).items() if _is_simple(value)}
+        about = [len(self._errors) - 1, kind, arguments, state]
+        return f'{{"error":{writer.items(about)}}}'
 
     def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
             number, kind = payload
             kind = reader.read(kind)
+            self.made.discard(number)
             if number not in self._instances:
                 self._instances[number] = self.make_instance(kind, number)
             return self._instances[number]
@@ -181,10 +200,12 @@ class Link:
             return self._remote_classes[payload]
         if tag == "define":
             number, about, bases = payload
-            name, module, plain, *operators = map(str, reader.items(about))
+            name, module, plain, *operators = reader.items(about)
             found = [reader.read(base) for base in bases]
-            made = self.make_class(number, name, module, plain, frozenset(operators), found)
+            made = self.make_class(number, str(name), str(module), plain, OPERATORS & set(operators), found)
             return self._remote_classes.setdefault(number, made)
+        if tag == "exception":
+            return self._exception(reader.items(payload))
         if tag == "shared":
             return self.classes[payload]
         if tag == "callback":
@@ -193,11 +214,22 @@ class Link:
 
 
 def _known(tag: str, payload: Any) -> Any:
+    """A class of the standard library. No function: called here, `vars` or `typing.get_type_hints` would do harm."""
     module, _, name = str(payload).rpartition(".")
-    allowed = module.partition(".")[0] in names.ALLOWED and module in sys.modules
-    if tag != "known" or not allowed or name.startswith("_") or (module == "builtins" and name in names.REFUSED):
-        raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
-    return getattr(sys.modules[module], name)
+    found = vars(sys.modules.get(module, builtins)).get(name)
+    allowed = tag == "known" and module.partition(".")[0] in names.ALLOWED
+    if allowed and isinstance(found, type) and known_name(found) == payload:
+        return found
+    raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
+
+
+def _attribute(function: Any, name: str) -> Any:
+    """An attribute that the tests gave a function of theirs, or its signature; its globals and defaults stay here."""
+    if name == "__signature__":
+        return inspect.signature(function)
+    if name.startswith("_"):
+        raise Unsupported(f"the program asks a function of the tests for {name!r}")
+    return getattr(function, name)
 
 
 def _is_simple(value: Any) -> bool:

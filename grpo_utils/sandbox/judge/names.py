@@ -9,9 +9,10 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from ..jail.protocol import KNOWN_MODULES
 from . import stand_ins
 from .session import Unsupported
 
@@ -22,20 +23,14 @@ IMPLICIT = frozenset(
         " string sys typing"
     )
 )
-# Modules that compute and touch nothing else.
-ALLOWED = IMPLICIT | frozenset(
-    str.split(
-        "__future__ abc array base64 binascii bisect builtins calendar codecs collections.abc colorsys contextlib"
-        " contextvars dataclasses difflib enum graphlib hashlib heapq hmac html"
-        " html.parser inspect io ipaddress keyword"
-        " locale numbers pprint secrets stringprep struct textwrap time timeit token traceback types unicodedata"
-        " urllib.parse uuid warnings weakref zlib zoneinfo"
-    )
-)
+ALLOWED = IMPLICIT | (KNOWN_MODULES - {"numpy"})
 STAND_INS: dict[str, Callable[[], types.ModuleType]] = {
     "pytest": stand_ins.pytest_module,
     "asyncio": stand_ins.asyncio_module,
     "io": stand_ins.io_module,
+    "dataclasses": partial(stand_ins.looking_inside, "dataclasses", "asdict astuple replace fields"),
+    "inspect": partial(stand_ins.looking_inside, "inspect", "signature getfullargspec getdoc getmembers"),
+    "typing": partial(stand_ins.looking_inside, "typing", "get_type_hints"),
 }
 # What tests take for granted although they do not import it; `datetime` can be both the module and its class.
 EXPORTS = {
@@ -137,12 +132,17 @@ def require_definitions(used: frozenset[str], own: frozenset[str], code: str) ->
 
 
 def require_imports(tree: ast.AST) -> None:
-    """See that tests import only what is available to them.
+    """See that tests import only what is available to them, and replace nothing that the program has its own of.
 
     Raises:
-        Unsupported: they import something else.
+        Unsupported: they do.
     """
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=replaced, ctx=ast.Store()):
+                if name in ALLOWED - stored and (name, replaced) not in (("sys", "stdout"), ("sys", "stderr")):
+                    raise Unsupported(f"the tests replace '{name}.{replaced}', and the program would not see it")
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -125,7 +125,8 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     setup_tree = ast.parse(setup)
     for tree in (*trees, setup_tree):
         require_imports(tree)
-    own = frozenset(set(names) | (names_.called_modules(trees) - bound_names(setup_tree)))
+    replaced = {node.name for node in setup_tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    own = frozenset(set(names) - replaced | (names_.called_modules(trees) - bound_names(setup_tree)))
     if all(type(statement) is ast.Assert for tree in trees for statement in tree.body):
         try:
             scope = Scope.of(setup_tree, set(own))
@@ -189,7 +190,8 @@ class _Splitter(ast.NodeTransformer):
         return self._first_operand_only(node, node.values[1:])
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        return self._first_operand_only(node, node.comparators[1:])
+        by_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+        return self._first_operand_only(node, node.comparators[0 if by_identity else 1 :])
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         return self._first_operand_only(node, [node.body, node.orelse])
@@ -240,11 +242,12 @@ def _is_pure(expression: ast.expr) -> bool:
 def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
     """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does.
 
-    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole: there the method
-    is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
+    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole up to what the first
+    method returns: there the method is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
     """
     if root.id[0].isupper():
-        return True
+        calls = [part for part in chain(node) if isinstance(part, ast.Call)]
+        return len(calls) < 2 or (len(calls) == 2 and calls[1].func is root)
     while isinstance(node, ast.Call):
         node = node.func
         if not isinstance(node, ast.Call):

@@ -9,11 +9,14 @@ verdict says so.
 
 import collections
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
+from ..jail.codec import NotPlain
 from ..jail.objects import BINARY, COMPARISONS
 from .link import Link
+from .session import Unsupported
 
 BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
 
@@ -27,8 +30,19 @@ _LOCAL = frozenset(
     )
 )
 # Questions that a plain value answers about itself, and that must not be put to an object in its place.
-_PREDICATES = frozenset(str.split("startswith endswith issubset issuperset isdisjoint equals"))
-_MUTABLE = ("list", "dict", "set", "bytearray")
+_PREDICATES = frozenset(
+    str.split(
+        "startswith endswith issubset issuperset isdisjoint equals"
+        " difference symmetric_difference intersection union isclose"
+    )
+)
+# What a subclass of a plain type may do in its own way: the rest is its base's.
+_CHANGES = frozenset(
+    str.split(
+        "append extend insert remove pop clear sort reverse add discard update setdefault popitem get keys values items"
+        " difference_update intersection_update symmetric_difference_update"
+    )
+)
 
 
 def link() -> Link:
@@ -71,11 +85,17 @@ class RemoteType(type):
     named: bool  # set once
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        return link().request("call", cls, arguments, tuple(options.items()))
+        if "number" not in type.__getattribute__(cls, "__dict__"):
+            link().session.stop(Unsupported(f"the tests derive the class {cls.__name__!r} from one of the program's"))
+        made = link().request("call", cls, arguments, tuple(options.items()))
+        if is_remote(made) and not isinstance(made, BaseException):
+            link().made.add(object.__getattribute__(made, "_number"))
+        return made
 
     def __getattribute__(cls, name: str) -> Any:
         if name in _LOCAL or _link is None:
             return type.__getattribute__(cls, name)
+        ask_about(cls, name)
         return link().request("getattr", cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -94,9 +114,13 @@ class RemoteType(type):
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        return link().request("special", cls, "__getitem__", key)
+        return link().request("item", cls, key)
+
+    def __dir__(cls) -> Any:
+        return link().request("special", cls, "__dir__")
 
     def __contains__(cls, item: Any) -> Any:
+        link().decided |= not is_remote(item)
         return link().request("special", cls, "__contains__", item)
 
     def __repr__(cls) -> str:
@@ -124,13 +148,12 @@ class Remote(metaclass=RemoteType):
     def __getattribute__(self, name: str) -> Any:
         plain = about(self, "plain")
         if name == "__class__":
-            return _seen_as(type(self), plain)
-        if plain and plain not in _MUTABLE and not name.startswith("__") and not named(self):
+            return _SEEN_AS.get(plain or f"{about(self, '__module__')}.{about(self, '__qualname__')}", type(self))
+        if plain and name not in _CHANGES and not name.startswith("__") and not named(self):
             value = _PLAIN_TYPES[plain]
             if hasattr(value, name):  # the base's own answer, whatever the candidate made of it
                 return getattr(plain_value(self), name)
-        if name in _PREDICATES and not named(self):
-            raise AttributeError(f"{about(self, '__name__')!r} object: {name!r} is not asked of an object")
+        ask_about(self, name)
         return link().request("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -177,19 +200,36 @@ def _copy(value: Any) -> Any:
 _PLAIN_TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (str, bytes, int, float, tuple, frozenset, list, dict, set, bytearray)
 }
-_seen: dict[str, type] = {}
+# What `isinstance` sees: an instance of a subclass of `list` is a list, a generator that the candidate made is one.
+_SEEN_AS: dict[str, type] = {name: type(name, (kind,), {}) for name, kind in _PLAIN_TYPES.items()} | {
+    f"builtins.{kind.__name__}": kind for kind in vars(types).values() if isinstance(kind, type)
+}
 
 
-def _seen_as(kind: type, plain: str) -> type:
-    """What `isinstance` sees: an instance of a subclass of `list` is a list."""
-    if not plain:
-        return kind
-    return _seen.setdefault(plain, type(plain, (_PLAIN_TYPES[plain],), {}))
+def decides(value: Any) -> None:
+    """Note that an object is asked about plain data: unless the tests made it, it may stand where a value is due."""
+    if type(value) is RemoteType or object.__getattribute__(value, "_number") not in link().made:
+        link().decided = True
+
+
+def ask_about(value: Any, name: str) -> None:
+    """See that an object is not asked what only plain data can be trusted to answer, unless the tests name its class.
+
+    Raises:
+        Unsupported: it is.
+    """
+    if name in _PREDICATES:
+        if not (about(value, "named") if type(value) is RemoteType else named(value)):
+            _refused(value, f"is asked for {name!r}")
+        decides(value)
 
 
 def plain_value(value: Any) -> Any:
     """What an instance of a subclass of a plain type holds, by the plain type's own methods."""
-    return link().request("plain", value)
+    held = link().request("plain", value)
+    if type(held) is not _PLAIN_TYPES[about(value, "plain")]:
+        raise NotPlain("an object that does not hold what its class says")
+    return held
 
 
 def is_remote(value: Any) -> bool:
@@ -210,10 +250,18 @@ def _compared(left: Any, right: Any, name: str) -> Any:
     if about(left, "plain"):
         right = plain_value(right) if is_remote(right) else right
         return getattr(operator, _ORDER[name])(plain_value(left), right)
-    if name in ("__eq__", "__ne__") or not named(left):
-        return NotImplemented
+    if name in ("__eq__", "__ne__"):
+        if right is None or not {name, "__eq__"} & about(left, "operators"):
+            return NotImplemented
+        return _refused(left, f"is compared with {type(right).__name__!r} by its own __eq__")
+    if not named(left):
+        return _refused(left, f"is compared with {type(right).__name__!r}")
     link().decided = True
     return link().request("special", left, name, right)
+
+
+def _refused(value: Any, why: str) -> Any:
+    link().session.stop(Unsupported(f"an object of the program's class {about(value, '__name__')!r} {why}"))
 
 
 def _comparison(name: str) -> Callable[..., Any]:
@@ -227,7 +275,9 @@ def _binary(name: str) -> Callable[..., Any]:
         if not is_remote(other) and not named(self):
             if about(self, "plain"):
                 return _plain_operation(name, plain_value(self), other)
-            return NotImplemented
+            return _refused(self, f"is asked for {name} with {type(other).__name__!r}")
+        if not is_remote(other):
+            decides(self)
         return link().request("special", self, name, other, *more)
 
     return operate
@@ -235,6 +285,8 @@ def _binary(name: str) -> Callable[..., Any]:
 
 def _plain_operation(name: str, left: Any, right: Any) -> Any:
     method = getattr(type(left), name, None)
+    if name == "__radd__":
+        return right + left
     return NotImplemented if method is None else method(left, right)
 
 
@@ -279,6 +331,11 @@ def _exit(self: Any, kind: Any, error: Any, trace: Any) -> Any:
     return link().request("special", self, "__exit__", kind, error, None)
 
 
+def _await(self: Any) -> Any:
+    return link().request("run", self)
+    yield
+
+
 def methods(operators: frozenset[str]) -> dict[str, Any]:
     """The special methods of a stand-in for a class that has these."""
     space: dict[str, Any] = {}
@@ -302,6 +359,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
     ),
     "__exit__": _exit,
+    "__await__": _await,
 }
 
 
@@ -316,7 +374,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)
-        space |= {"__slots__": (), **methods(operators)}
+        space |= {"__slots__": (), **methods(operators | ({"__radd__"} if plain else set()))}
     try:
         return RemoteType(name, parents, space)
     except TypeError:  # an order of bases that Python refuses
@@ -324,12 +382,9 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
 
 
 def make_instance(kind: type, number: int) -> Any:
-    if issubclass(kind, BaseException):
-        error = kind.__new__(kind)
-        vars(error)["of_the_candidate_number"] = number
-        return error
     made = object.__new__(kind)
     object.__setattr__(made, "_number", number)
+    link().extended = link().extended or about(kind, "plain")
     if "__next__" in about(kind, "operators"):
         object.__setattr__(made, "_ahead", collections.deque())
         object.__setattr__(made, "_taken", [0, 0])
@@ -338,18 +393,13 @@ def make_instance(kind: type, number: int) -> Any:
 
 def _error_attribute(error: BaseException, name: str) -> Any:
     number = vars(error).get("of_the_candidate_number")
-    if number is None or name.startswith("__"):
+    if number is None or name.startswith("__") or name in _PREDICATES:
         raise AttributeError(name)
     return link().request("error_attribute", number, name)
 
 
 def _error_text(error: BaseException) -> str:
     return str(vars(error).get("of_the_candidate", ("", ""))[1])
-
-
-def type_of(value: Any) -> Any:
-    """`type(value)` in tests."""
-    return type(value)
 
 
 def run_awaitable(awaitable: Any) -> Any:

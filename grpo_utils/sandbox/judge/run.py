@@ -13,7 +13,7 @@ from typing import Any
 from ..jail.codec import NotPlain, decode
 from ..jail.protocol import OPAQUE, RAISED
 from . import names, remote
-from .body import JUDGED, TYPE_OF, Body
+from .body import JUDGED, Body
 from .link import Link
 from .planner import Plan, SplitAssert
 from .scores import CandidateError, Tally
@@ -40,7 +40,7 @@ def loaded(session: Session) -> None:
 
 def candidate_error(payload: bytes) -> CandidateError:
     try:
-        name, text = json.loads(payload)
+        name, text = json.loads(payload[:SMALL])
         return CandidateError(str(name)[:100], str(text))
     except (ValueError, TypeError, RecursionError):  # whatever a hostile program sends
         return CandidateError("Exception", "")
@@ -120,15 +120,13 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
 # ------------------------------------------------------------------------------------------ bodies
 
 
-class _Space(dict[str, Any]):
-    """The globals of the tests: a name that is not theirs is the candidate's."""
+class _Builtins(dict[str, Any]):
+    """What a name means that the tests do not bind: a builtin, or something of the candidate's."""
 
-    def __init__(self, link: Link, plan: Plan) -> None:
-        super().__init__(names.BUILTINS | names.trusted(plan.datetime_class))
+    def __init__(self, link: Link, own: frozenset[str]) -> None:
+        super().__init__({name: value for name, value in names.BUILTINS.items() if name not in own})
         self._link = link
         self._found: dict[str, Any] = {}
-        for name in plan.own & self.keys() - {"__builtins__"}:
-            del self[name]
 
     def __missing__(self, name: str) -> Any:
         if name in self._found:
@@ -139,6 +137,12 @@ class _Space(dict[str, Any]):
         if type(value) is remote.RemoteType or remote.is_remote(value):
             self._found[name] = value
         return value
+
+
+def _space(link: Link, plan: Plan) -> dict[str, Any]:
+    """The globals of the tests."""
+    space = {name: value for name, value in names.trusted(plan.datetime_class).items() if name not in plan.own}
+    return space | {"__builtins__": _Builtins(link, plan.own)}
 
 
 class _Judged:
@@ -196,8 +200,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
     try:
         loaded(session)
         with _connected(session, link):
-            space = _Space(link, plan)
-            space |= {JUDGED: judged, TYPE_OF: remote.type_of}
+            space = _space(link, plan)
+            space[JUDGED] = judged
             link.share(space, body.classes)
             for number, unit in enumerate(body.units):
                 error = _stopped_by(unit.code, space, session)
@@ -208,6 +212,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
+    if link.extended and tally.error_type == "TypeError":  # `", ".join(...)` takes no stand-in
+        tally.unsupported = tally.unsupported or f"where a {link.extended} itself is needed, the program has a subclass"
     tally.timed_out, tally.decided_by_candidate = session.timed_out, link.decided
     return tally
 

@@ -1,5 +1,7 @@
 """Judges a whole program by what it prints."""
 
+import io
+import itertools
 import os
 from typing import Any
 
@@ -8,6 +10,8 @@ from ..verdict import Verdict
 from .run import candidate_error
 from .scores import Tally, verdict
 from .session import Ended, Session, Zygote, compiled
+
+_BLANKS = b" \t\r\n"
 
 
 def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
@@ -38,7 +42,7 @@ def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
     # A program that writes out its output and leaves by os._exit(0) has run to its end.
     if type(error) is Ended and not tally.timed_out and report.reason == EXITED and report.wait_status == 0:
         error = None
-    if error is None and _lines(printed.decode(errors="replace")) != _lines(check["expected"]):
+    if error is None and not _alike(printed, check["expected"].encode("utf-8", "surrogatepass")):
         error = AssertionError("the output differs from what was expected")
     tally.add(error)
     return verdict(tally, report, bytes(session.printed))
@@ -49,5 +53,8 @@ def _how_it_went(session: Session) -> Exception | None:
     return candidate_error(payload) if kind == RAISED else None
 
 
-def _lines(text: str) -> list[str]:
-    return [line.rstrip(" \t\r") for line in text.rstrip(" \t\r\n").split("\n")]
+def _alike(printed: bytes, expected: bytes) -> bool:
+    """Line after line: a list of all that a program may print would take all memory."""
+    texts = (io.BytesIO(text.rstrip(_BLANKS)) for text in (printed, expected))
+    lines = itertools.zip_longest(*texts, fillvalue=b"")
+    return all(one.rstrip(_BLANKS) == other.rstrip(_BLANKS) for one, other in lines)

@@ -5,6 +5,7 @@ such as `decimal.getcontext().prec`, is gone with the check. Time and memory of 
 that exceeds them ends this process or the fork.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -13,10 +14,12 @@ import select
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..jail.kernel import die_with_parent
+from ..jail import kernel, seccomp
 from ..jail.protocol import BACKSTOP, LENGTH, MAX_MESSAGE, MAX_STDOUT
 from ..verdict import Verdict
 from . import names
@@ -46,6 +49,7 @@ def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -
     (length,) = LENGTH.unpack(control.recv(LENGTH.size, socket.MSG_WAITALL))
     send(trainer, json.loads(control.recv(length, socket.MSG_WAITALL)))
     limit_resources(config["memory_mb"])
+    confine(config)
     gc.collect()
     gc.freeze()
     server = Server(trainer, Zygote(control, zygote, trainer))
@@ -64,6 +68,23 @@ def limit_resources(memory_mb: int) -> None:
         _, allowed = resource.getrlimit(kind)
         limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(kind, (limit, allowed))
+
+
+def confine(config: dict[str, Any]) -> None:
+    """Take from this process what judging does not need: it reads what hostile programs send.
+
+    What this host cannot do is left out; the zygote, which does the same and more, tells the trainer.
+    """
+    layers: dict[str, Callable[[], object]] = {
+        "privileges": kernel.limit_privileges,
+        "capabilities": kernel.drop_capabilities,
+        "landlock": lambda: kernel.restrict_files(config["numpy"], "/proc"),  # tells which process had no core
+        "seccomp": lambda: seccomp.install(files=True),
+    }
+    for name, layer in layers.items():
+        if name not in config["without"]:
+            with contextlib.suppress(OSError):
+                layer()
 
 
 def send(connection: socket.socket, message: Any) -> None:
@@ -160,7 +181,7 @@ class Server:
         pid = os.fork()
         if pid == 0:
             self._writer = writer
-            die_with_parent()
+            kernel.die_with_parent()
             signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * session.timeout)
             os.close(reader)
             session.in_own_process = True
@@ -223,11 +244,12 @@ class _Ran:
 
 
 def _ran(planned: Plan, session: Session, run: Any) -> _Ran:
+    before = time.process_time()
     try:
         tally = vars(run(planned, session))
     except NeedsBody:
         tally = None
-    return _Ran(tally, session.printed[:MAX_STDOUT].decode("latin-1"), session.left)
+    return _Ran(tally, session.printed[:MAX_STDOUT].decode("latin-1"), session.left + before - time.process_time())
 
 
 def _without_judge(code: int, count: int, seconds: float) -> Verdict:

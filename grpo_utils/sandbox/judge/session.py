@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ..jail.codec import MAX_BYTES
 from ..jail.protocol import (
@@ -171,16 +171,11 @@ class Session:
         """Send a message; a child that is gone does not read it, which shows when answers lack."""
         message = memoryview(LENGTH.pack(len(data)) + data)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            if len(message) <= BUFFERED:
-                self._connection.sendall(message)
-                return
-            self._connection.setblocking(False)  # a child that reads nothing must not stop the clock
             while message:
                 try:
-                    message = message[self._connection.send(message) :]
-                except BlockingIOError:
+                    message = message[self._connection.send(message, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:  # a child that reads nothing must not stop the clock
                     self._wait(select.POLLOUT)
-        self._connection.setblocking(True)
 
     def receive(self) -> tuple[bytes, bytes]:
         """The kind and payload of the next answer.
@@ -201,7 +196,7 @@ class Session:
             if self.capture is not None:
                 self.capture(payload)
 
-    def stop(self, why: Stop) -> None:
+    def stop(self, why: Stop) -> NoReturn:
         """Nothing more can be learned from the candidate."""
         self.stopped = self.stopped or why
         raise self.stopped
@@ -236,16 +231,17 @@ class Session:
             self._spent = spent + time.monotonic() - started
             if self._zygote.trainer.fileno() in ready:
                 os._exit(0)  # the trainer is gone
+            if not ready or not self.left:  # one that trickles is always ready
+                self._look_at_the_clock()
             if ready:
                 return ready
-            self._look_at_the_clock()
 
     def _look_at_the_clock(self) -> None:
         """The time is up: unless the candidate, or the judge, had to wait for a core meanwhile."""
         computed, waited = times_of_child(self._zygote.pid)
         if self.in_own_process:
             with contextlib.suppress(OSError, ValueError):  # this kernel does not tell
-                waited += core_times("self")[1]
+                waited += waited_for_core("self")
         self._excused = min(waited, self._spent)
         if not self.left or computed >= self.timeout or self._spent >= BACKSTOP * self.timeout:
             self.timed_out = True
@@ -315,13 +311,14 @@ def times_of_child(zygote: int) -> tuple[float, float]:
         process = zygote
         while children := Path(f"/proc/{process}/task/{process}/children").read_text().split():
             process = int(children[0])
+        # of all threads, those that have ended too; from the name on, which may hold anything
+        ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+        computed = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         for thread in os.listdir(f"/proc/{process}/task"):
-            used, ready = core_times(f"{process}/task/{thread}")
-            computed, waited = computed + used, max(waited, ready)
+            waited = max(waited, waited_for_core(f"{process}/task/{thread}"))
     return computed, waited
 
 
-def core_times(process: str) -> tuple[float, float]:
-    """Seconds that a process or thread had a core, and was ready to run but had none."""
-    used, ready, _ = Path(f"/proc/{process}/schedstat").read_text().split()
-    return int(used) / 1e9, int(ready) / 1e9
+def waited_for_core(process: str) -> float:
+    """Seconds that a process or thread was ready to run but had no core."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9

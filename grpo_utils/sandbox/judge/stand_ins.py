@@ -1,13 +1,28 @@
 """Modules that tests import and that are not what they are elsewhere: the parts of them that can be judged here."""
 
+import importlib
 import io
 import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
+
+from .session import Unsupported
+
+
+def _module(name: str, **content: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    vars(module).update(content, __getattr__=partial(_missing, name))
+    return module
+
+
+def _missing(module: str, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise Unsupported(f"the tests use '{module}.{name}', which is not available to tests")
 
 
 class Failed(AssertionError):
@@ -86,6 +101,11 @@ class Approx:
         return bool(abs(expected - actual) <= max(self.relative * abs(expected), self.absolute))
 
 
+def param(*values: Any, **_: Any) -> Any:
+    (first, *more) = values
+    return values if more else first
+
+
 def fail(reason: str = "", pytrace: bool = True) -> None:
     raise Failed(reason)
 
@@ -117,28 +137,46 @@ def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) ->
 
 @lru_cache(maxsize=1)
 def pytest_module() -> types.ModuleType:
-    module = types.ModuleType("pytest")
-    vars(module).update(raises=raises, approx=Approx, fail=fail, mark=_Mark())
-    return module
+    return _module("pytest", raises=raises, approx=Approx, fail=fail, param=param, mark=_Mark())
 
 
 @lru_cache(maxsize=1)
 def asyncio_module() -> types.ModuleType:
-    """Only `run`: coroutines are the candidate's, and run where it does."""
-    module = types.ModuleType("asyncio")
-    vars(module).update(run=run)
-    return module
+    """Only `run`: coroutines are the candidate's and run where it does; one of the tests may await them."""
+    return _module("asyncio", run=run)
 
 
 def run(awaitable: Any, *, debug: bool | None = None) -> Any:
     from .remote import run_awaitable
 
-    return run_awaitable(awaitable)
+    if type(awaitable) is not types.CoroutineType:
+        return run_awaitable(awaitable)
+    try:
+        awaitable.send(None)
+    except StopIteration as end:
+        return end.value
+    raise Unsupported("the tests await what is not the program's")
+
+
+def looking_inside(name: str, functions: str) -> types.ModuleType:
+    """A module, some functions of which look inside an object: they are called where it is."""
+    original, module = importlib.import_module(name), types.ModuleType(name)
+    vars(module).update(vars(original), **{each: _there(getattr(original, each)) for each in functions.split()})
+    return module
+
+
+def _there(function: Any) -> Any:
+    def call(value: Any, *more: Any, **options: Any) -> Any:
+        from .remote import describe, link
+
+        if describe(value) is None:
+            return function(value, *more, **options)
+        return link().request("call", function, (value, *more), tuple(options.items()))
+
+    return call
 
 
 @lru_cache(maxsize=1)
 def io_module() -> types.ModuleType:
     """Only what stays in memory."""
-    module = types.ModuleType("io")
-    vars(module).update(StringIO=io.StringIO, BytesIO=io.BytesIO, TextIOWrapper=io.TextIOWrapper)
-    return module
+    return _module("io", StringIO=io.StringIO, BytesIO=io.BytesIO, TextIOWrapper=io.TextIOWrapper)
