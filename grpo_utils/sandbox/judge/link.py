@@ -11,7 +11,6 @@ from typing import Any, cast
 from ..jail import codec
 from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
-from . import names
 from .session import Session, Stop, Unsupported
 
 _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
@@ -157,7 +156,7 @@ class Link:
         if isinstance(value, type) and value in self.classes.values():
             return f'{{"shared":{writer.write(value.__name__)}}}'
         name = known_name(value) if isinstance(value, _KNOWN) else ""
-        if name.partition(".")[0] in names.ALLOWED:
+        if name:
             return f'{{"known":{writer.write(name)}}}'
         if isinstance(value, inspect.Signature):
             shape = [(one.name, int(one.kind), one.default is one.empty) for one in value.parameters.values()]
@@ -217,8 +216,7 @@ def _known(tag: str, payload: Any) -> Any:
     """A class of the standard library. No function: called here, `vars` or `typing.get_type_hints` would do harm."""
     module, _, name = str(payload).rpartition(".")
     found = vars(sys.modules.get(module, builtins)).get(name)
-    allowed = tag == "known" and module.partition(".")[0] in names.ALLOWED
-    if allowed and isinstance(found, type) and known_name(found) == payload:
+    if tag == "known" and isinstance(found, type) and known_name(found) == payload:
         return found
     raise codec.NotPlain(f"{tag} {str(payload)[:60]!r}")
 
