@@ -20,7 +20,7 @@ SELF_TEST = (
     ("leaving early is no way to pass", "import os\ndef add(a, b): os._exit(0)", "crash"),
     (
         "nor is an object that equals everything",
-        "from unittest.mock import ANY\ndef add(a, b): return ANY",
+        "from unittest.mock import ANY\nadd = lambda a, b: ANY",
         "unsupported",
     ),
     ("files cannot be read", f"open('/etc/passwd').read()\n{_HONEST}", "error"),

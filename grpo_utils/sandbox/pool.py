@@ -351,7 +351,7 @@ def capabilities() -> tuple[Layer, ...]:
     """
     if sys.platform != "linux":
         return tuple(Layer(name, False, f"{sys.platform} has no such thing") for name in LAYERS)
-    worker = Worker(_config(1024, (), False))
+    worker = Worker(_config(1024, (), False) | {"core": min(os.sched_getaffinity(0))})
     try:
         return _layers(worker)
     finally:
