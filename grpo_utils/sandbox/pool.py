@@ -167,7 +167,12 @@ class Sandbox:
             warnings.warn(f"the sandbox runs without some of its layers: {text}", stacklevel=3)
 
     def _fill(self) -> None:
-        self._workers = [Worker(self._config) for _ in range(self._size)]
+        # A judge, its zygote and its candidates take turns: on one core they find each other's data in its cache.
+        cores = sorted(os.sched_getaffinity(0))
+        first = int(os.environ.get("LOCAL_RANK", "0")) * self._size
+        self._workers = [
+            Worker(self._config | {"core": cores[(first + number) % len(cores)]}) for number in range(self._size)
+        ]
         # Last in, first out: a caller that runs one check at a time keeps one judge warm and starts no other.
         self._idle: LifoQueue[Worker] = LifoQueue()
         for worker in reversed(self._workers):
@@ -346,7 +351,7 @@ def capabilities() -> tuple[Layer, ...]:
     """
     if sys.platform != "linux":
         return tuple(Layer(name, False, f"{sys.platform} has no such thing") for name in LAYERS)
-    worker = Worker(_config(1024, (), False))
+    worker = Worker(_config(1024, (), False) | {"core": min(os.sched_getaffinity(0))})
     try:
         return _layers(worker)
     finally:

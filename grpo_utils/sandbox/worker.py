@@ -25,6 +25,7 @@ sys.modules["sandbox"] = package = types.ModuleType("sandbox")
 package.__path__ = [folder]
 from sandbox.jail import zygote
 config = json.loads(config)
+os.sched_setaffinity(0, {config["core"]})
 ours, theirs = _socket.socketpair()
 pid = os.fork()
 if pid:
