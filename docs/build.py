@@ -27,6 +27,7 @@ FILES = (
     "CITATION.cff",
     "LICENSE",
     "docs/*.md",
+    "docs/house.svg",
     "figures/*/*",
     "data/*/README.md",
     "benchmarks/results/*",

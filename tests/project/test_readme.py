@@ -107,7 +107,7 @@ def test_readme_and_guides_have_commands_and_examples():
 
 
 COMMANDS = [line for line in LINES if line[:1] == ["grpo"]]
-ON_A_CHECKPOINT = {"evaluate", "export", "memory", "rollouts"}
+ON_A_CHECKPOINT = {"evaluate", "export", "figures", "memory", "rollouts"}
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line[1] in ON_A_CHECKPOINT], ids=" ".join)
