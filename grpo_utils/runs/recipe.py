@@ -76,9 +76,8 @@ class Dataset(_Section):
     """Which tasks. `shuffle` is a seed to reorder splits with; `limits` then shortens them to a number or a share.
 
     The other keys filter the training split: `max_difficulty` is the largest number of branches in a reference program,
-    or of steps in a worked solution.
-
-    `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
+    or of steps in a worked solution; `pass_rate` keeps the tasks of which the base policy solves at least and at most
+    such a share of its completions.
 
     `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
     audit finds the sandbox unable to judge. `candidate_may_decide` says whether an assert may count as passed where the
@@ -219,12 +218,13 @@ class Recipe(_Section):
             raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
         if self.teacher and self.teacher.weight >= max(self.rewards.values()):
             raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
-        for block, key, kind in ((block, key, kind) for block, keys in NEEDED.items() for key, kind in keys.items()):
+        for block, keys in NEEDED.items():
             settings = getattr(self, block)
-            if key not in settings:
-                raise ValueError(f"{block}.{key} is missing")
-            if wrong := complaint(settings[key], kind):
-                raise ValueError(f"{block}.{key} is wrong: {wrong}")
+            for key, kind in keys.items():
+                if key not in settings:
+                    raise ValueError(f"{block}.{key} is missing")
+                if wrong := complaint(settings[key], kind):
+                    raise ValueError(f"{block}.{key} is wrong: {wrong}")
         if not self.grpo.get("log_completions", True):
             raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
         sampling_of(self.grpo)
@@ -281,11 +281,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def parse_yaml(text: str | bytes, name: str) -> Any:
-    """Returns what a YAML text says; `name` is what errors call it.
-
-    Raises:
-        RecipeError: it is not YAML, has a key twice, or holds a value that Python cannot have.
-    """
+    """Returns what a YAML text says, or raises RecipeError that calls it `name`."""
     try:
         return load_yaml(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError, LookupError, AttributeError, TypeError) as error:

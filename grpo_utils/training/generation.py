@@ -50,9 +50,7 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
     """Generates a step's completions for TRL (its `rollout_func`) with `policy.generate_completions`.
 
     On a CPU this is faster than TRL's own call of transformers, because what all prompts begin with is computed once.
-
-    Returns:
-        `prompt_ids` and `completion_ids`, one list of token ids per chat; no `logprobs`, TRL computes them itself.
+    It returns one list of token ids per chat, and no `logprobs`: TRL computes them itself.
     """
     config: Any = trainer.args
     tokenizer = trainer.processing_class
@@ -77,10 +75,7 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
 
 
 def _seeds(trainer: Any, number: int) -> list[int]:
-    """A seed for every completion of a step, made from the run's seed, the step and its place in the step.
-
-    A step that accumulates gradients over more batches than are generated at once has several generations.
-    """
+    """A seed for every completion of a step, which may have several generations: from run, step and place in it."""
     step = trainer.state.global_step
     last, before = getattr(trainer, "seeded", (step, 0))  # how many completions of a step, in all processes, have one
     before = before if last == step else 0
@@ -94,7 +89,7 @@ def is_decoupled(recipe: Recipe) -> bool:
     """Whether a `VllmServer` shall generate: the recipe asks for vLLM's server, and there is no GPU.
 
     Raises:
-        RunError: it is, and vLLM is not installed or several processes are to train.
+        RunError: vLLM is not installed, or several processes are to train.
     """
     grpo = recipe.grpo
     if torch.cuda.is_available() or not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server":
@@ -139,6 +134,7 @@ class VllmServer:
         )
 
     def __enter__(self) -> Self:
+        # 1. the server, which ends with the trainer however that ends
         self.adapters = Path(tempfile.mkdtemp(prefix="grpo-adapters-"))
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
@@ -157,8 +153,8 @@ class VllmServer:
                     raise self._ended()
                 time.sleep(0.2)
             stack.pop_all()
-        # what TRL sets where it makes its own client: it then calls `sync_weights` when a step has changed the weights,
-        # its `rollout_func`, and corrects for the log-probabilities that this returns
+        # 2. what TRL sets where it makes its own client: it then calls `sync_weights` when a step has changed the
+        # weights, its `rollout_func`, and corrects for the log-probabilities that this returns
         self.trainer.use_vllm, self.trainer.vllm_generation, self.trainer._last_loaded_step = True, self, -1
         self.trainer.rollout_func = self.rollouts
         return self

@@ -71,10 +71,7 @@ def check_before_start(recipe: Recipe) -> None:
     """Checks what can be known of a recipe before its first notebook: arguments, tasks, layers, and what is installed.
 
     Raises:
-        RecipeError: as `check_arguments`, or `lora` does not fit the model, or the optimiser is not installed.
-        RunError: vLLM is not installed, and is to generate beside the trainer.
-        DataError: a data set is missing or malformed, or has too few tasks.
-        ModelError: the model is neither here nor reachable.
+        UserError: a RecipeError, as `check_arguments`, or what is missing on this machine: tasks, a model, vLLM.
     """
     check_arguments(recipe)
     is_decoupled(recipe)
@@ -102,17 +99,15 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
         DataError: fewer tasks are left than a step has prompts.
     """
     batch = tasks.load_split(recipe, "train")
-    if recipe.dataset.pass_rate is None:
-        check_enough(recipe, batch)
-        return batch
-    (shots,) = recipe.evaluation.samples["train"]
-    path = runs.record_path(run, runs.BASE, "train", shots)
-    measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
-    rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
-    low, high = recipe.dataset.pass_rate
-    kept = [task for task in batch if low <= rates[task.task_id] <= high]
-    check_enough(recipe, kept)
-    return kept
+    if recipe.dataset.pass_rate is not None:
+        (shots,) = recipe.evaluation.samples["train"]
+        path = runs.record_path(run, runs.BASE, "train", shots)
+        measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
+        rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
+        low, high = recipe.dataset.pass_rate
+        batch = [task for task in batch if low <= rates[task.task_id] <= high]
+    check_enough(recipe, batch)
+    return batch
 
 
 def _storing_tasks(first: Reward) -> Reward:

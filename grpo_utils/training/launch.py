@@ -45,11 +45,7 @@ def launch_command(recipe: Recipe, run: Path) -> list[str] | None:
 
 
 def launcher_file(name: str) -> Path:
-    """Returns the file that configures `accelerate launch`: one in `launchers/`, or any path that ends in `.yaml`.
-
-    Raises:
-        RecipeError: there is no such file.
-    """
+    """Returns the file that configures `accelerate launch`: one in `launchers/`, or any path that ends in `.yaml`."""
     path = Path(name).absolute() if name.endswith((".yaml", ".yml")) else LAUNCHERS / f"{name}.yaml"
     if not path.is_file():
         known = sorted(one.stem for one in LAUNCHERS.glob("*.yaml"))
@@ -68,21 +64,14 @@ def count_processes(recipe: Recipe) -> int:
 
 
 def as_one_process(recipe: Recipe) -> Recipe:
-    """Returns a recipe with the batches that all processes of its launcher train on together, to check it in this one.
-
-    TRL, which checks how batches are divided, knows of other processes only where it runs in one of them.
-    """
+    """Returns a recipe with the batches of all its processes together: TRL checks them, and knows only its own."""
     others = 1 if is_launched() else count_processes(recipe)
     batch = recipe.grpo["per_device_train_batch_size"] * others
     return recipe.model_copy(update={"grpo": {**recipe.grpo, "per_device_train_batch_size": batch}})
 
 
 def run_launched(command: list[str]) -> None:
-    """Runs a command and prints what it prints, line by line: a notebook does not show a child's own output.
-
-    Raises:
-        RunError: it failed.
-    """
+    """Runs a command and prints what it prints, as a notebook does not show a child's own output; raises RunError."""
     # when it is stopped, accelerate's launcher would give a step at hand 30 seconds before it kills
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "86400"} | os.environ | {LAUNCHED: "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}

@@ -191,5 +191,5 @@ def not_a_number(guard: SignalGuard) -> str | None:
     return None
 
 
-_ALL = (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse, not_a_number)
-RULES: dict[str, Callable[[SignalGuard], str | None]] = {rule.__name__: rule for rule in _ALL}
+_RULES = (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse, not_a_number)
+RULES: dict[str, Callable[[SignalGuard], str | None]] = {rule.__name__: rule for rule in _RULES}

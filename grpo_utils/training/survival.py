@@ -21,9 +21,8 @@ REFERENCE = "ref"  # TRL's name for the frozen copy of a warm start, to which th
 class SaveBetweenGenerations(TrainerCallback):
     """Puts a checkpoint off until all steps are done that learn from the completions at hand, and logs what led to it.
 
-    With `num_iterations` or `steps_per_generation` above their defaults several steps learn from the same completions.
-    TRL keeps these in memory only, and the weights that drew them are no more: a training that went on from a
-    checkpoint among these steps would learn from other completions.
+    There are several with `num_iterations` or `steps_per_generation` above their defaults. TRL keeps completions in
+    memory only: a training that went on from a checkpoint among these steps would learn from others.
     """
 
     def __init__(self) -> None:
@@ -52,10 +51,7 @@ class SaveBetweenGenerations(TrainerCallback):
 
 
 class KeepOrder(TrainerCallback):
-    """Gives a resumed training the order of tasks that it would have had.
-
-    TRL's sampler draws a new order for each epoch, and in a new process it would begin with that of the first.
-    """
+    """Gives a resumed training the order of tasks that it would have had: TRL's sampler draws one for each epoch."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         batches = kwargs["train_dataloader"].batch_sampler
@@ -65,11 +61,10 @@ class KeepOrder(TrainerCallback):
 
 
 class SealCheckpoints(TrainerCallback):
-    """Seals every checkpoint once all processes have written their part of it (`runs.seal_adapter`).
+    """Seals every checkpoint once all processes have written their part of it.
 
-    The reference of the KL divergence is removed from it: it is the warm start, which the run's folder has. Besides,
-    where a checkpoint has a folder of an adapter, transformers 5.17 loads only such folders, and not the policy's
-    adapter beside them.
+    The reference of the KL divergence is removed: it is the warm start, which the run's folder has, and transformers
+    5.17 would load it in the place of the policy's adapter.
     """
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
