@@ -59,19 +59,14 @@ def estimate_memory(recipe: Recipe, config: Any, card: float) -> Estimate:
     held_in = 2 if recipe.model.load_in_4bit and recipe.model.engine == "transformers" else 4  # TRL follows QLoRA there
     moments = 2 if "8bit" in grpo.get("optim", "") else 8
     generation, together = _generation(recipe, config, card, weights)
-    return Estimate(
-        held={
-            "weights": weights,
-            "adapter": held_in * trainable,
-            "gradients": held_in * trainable,
-            "optimiser": moments * trainable,
-            "context": CONTEXT,
-        },
-        generation=generation,
-        learning=_learning(recipe, config),
-        together=together,
-        trainable=trainable,
-    )
+    held = {
+        "weights": weights,
+        "adapter": held_in * trainable,
+        "gradients": held_in * trainable,
+        "optimiser": moments * trainable,
+        "context": CONTEXT,
+    }
+    return Estimate(held, generation, _learning(recipe, config), together, trainable)
 
 
 def count_parameters(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -24,11 +24,10 @@ class SignalWarning(UserWarning):
 
 
 class SignalGuard(TrainerCallback):
-    """Warns once per rule when the log of a GRPO run shows a known disease, and can stop the run.
+    """Warns once per rule when the log of a GRPO run shows a known disease.
 
     Args:
         window: number of log entries that a rule looks at, at least 1; none fires before there are as many.
-        stop: end the training at the first warning.
         weights: the weight of every reward by its name, as `Recipe.weights`; one that is not named has 1.
 
     Example:
@@ -39,13 +38,10 @@ class SignalGuard(TrainerCallback):
         'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
     """
 
-    def __init__(
-        self, window: int = 10, stop: bool = False, weights: Mapping[str, float] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, window: int = 10, weights: Mapping[str, float] = MappingProxyType({})) -> None:
         if window < 1:
             raise ValueError(f"window must be at least 1, not {window}")
         self.window = window
-        self.stop = stop
         self.weights = weights
         self.log: list[Entry] = []
         self.fired: set[str] = set()
@@ -57,7 +53,6 @@ class SignalGuard(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for message in self.watch(kwargs["logs"]):
             warnings.warn(f"Step {state.global_step}: {message}", SignalWarning, stacklevel=2)
-            control.should_training_stop |= self.stop
 
     def watch(self, entry: Entry) -> list[str]:
         """Takes one entry of the log and returns what is newly wrong, one sentence or two for each rule."""
