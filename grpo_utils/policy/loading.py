@@ -58,9 +58,10 @@ def load_policy(model: Model) -> Policy:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
+    source = resolve_model(model.name)
     try:
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            resolve_model(model.name),
+            source,
             dtype=getattr(torch, model.dtype),
             quantization_config=_nf4(model) if model.load_in_4bit else None,
             device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
@@ -88,8 +89,9 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: the model is neither here nor reachable.
     """
+    source = resolve_model(model.name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model.name), padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     except (OSError, ValueError) as error:
         raise unreachable_model(model, error) from error
     if tokenizer.pad_token is None:
@@ -105,8 +107,9 @@ def load_model_config(model: Model) -> Any:
     Raises:
         ModelError: the model is neither here nor reachable.
     """
+    source = resolve_model(model.name)
     try:
-        return AutoConfig.from_pretrained(resolve_model(model.name)).get_text_config()
+        return AutoConfig.from_pretrained(source).get_text_config()
     except (OSError, ValueError) as error:
         raise unreachable_model(model, error) from error
 

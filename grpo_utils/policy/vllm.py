@@ -55,13 +55,14 @@ def load_policy(model: Model, rank: int) -> Served:
         ) from error
     tokenizer, config = load_tokenizer(model), load_model_config(model)
     limit = getattr(config, "max_position_embeddings", LONGEST)  # a model with a state, or with ALiBi, has none
+    source, room = resolve_model(model.name), room_for(rank)
     try:
         llm = LLM(
-            resolve_model(model.name),
+            source,
             dtype=model.dtype,
             quantization="bitsandbytes" if model.load_in_4bit else None,
             enable_lora=True,
-            max_lora_rank=room_for(rank),
+            max_lora_rank=room,
             max_model_len=min(LONGEST, limit),
             gpu_memory_utilization=_share_of_memory(),
         )

@@ -25,18 +25,8 @@ from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets.config import Config
 
+from . import folder
 from .errors import UserError
-from .folder import (
-    HEADLESS,
-    clear_run,
-    hold_lock,
-    lock_descriptors,
-    outputs_folder,
-    remove_files,
-    start_run,
-    write_file,
-    write_manifest,
-)
 from .recipe import Recipe
 from .sources import ROOT, code_hash, meaning_hash
 
@@ -72,14 +62,11 @@ class NotebookError(UserError):
 
 
 class LockedKernel(AsyncKernelManager):
-    """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too.
-
-    The kernel also learns that nobody watches it.
-    """
+    """Hands a kernel the lock of its run: if the chain is killed, the folder stays locked until the kernel ends too."""
 
     async def start_kernel(self, **kwargs: Any) -> None:  # type: ignore[override], jupyter_client binds it late
-        environment = {**os.environ, HEADLESS: "1"}
-        await super().start_kernel(pass_fds=lock_descriptors(), env=environment, **kwargs)
+        environment = {**os.environ, folder.HEADLESS: "1"}
+        await super().start_kernel(pass_fds=folder.lock_descriptors(), env=environment, **kwargs)
 
 
 class Relay:
@@ -93,7 +80,6 @@ class Relay:
         self.next = time.monotonic() + SECONDS
 
     def write(self, text: str) -> None:
-        """Takes what a notebook prints."""
         lines = re.split(r"[\r\n]+", text.strip())
         line = "".join(filter(str.isprintable, lines[-1]))
         if line and time.monotonic() >= self.next:
@@ -112,8 +98,8 @@ def list_notebooks() -> list[Path]:
 def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
     """Returns the hash of what an executed notebook depends on: its code and parameters, the package, and `before`.
 
-    Neither its prose nor its comments count (see `sources.meaning`). `before` is the stamp of the notebook that comes
-    before it, and the hash of the data for the first.
+    Neither its prose nor its comments count (see `meaning_hash`). `before` is the stamp of the notebook before it, and
+    the hash of the data for the first.
     """
     digest = hashlib.sha256(before.encode())
     for cell in nbformat.read(path, as_version=4).cells:
@@ -154,25 +140,21 @@ def stamp_path(run: Path, path: Path) -> Path:
 def is_executed(run: Path, path: Path, stamp: str) -> bool:
     """Whether a run holds a notebook with this stamp; one that was cut short is another."""
     kept = stamp_path(run, path)
-    return kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") == stamp
+    return kept.is_file() and kept.read_bytes() == stamp.encode()
 
 
 def forget_notebooks(run: Path, chosen: list[Path]) -> None:
-    """Removes what notebooks made in a run's folder, so that they make it again, and the stamps of all that follow.
+    """Removes what notebooks, in the chain's order, made in a run's folder, and the stamps of all that follow.
 
     What only later notebooks made stays where it knows itself whether it still holds: a record of an evaluation names
     the adapter and the code that it is of.
-
-    Args:
-        run: folder of the run, whose lock this process holds.
-        chosen: notebooks of the chain, in order.
     """
     chain = list_notebooks()
     for path in chain[chain.index(chosen[0]) :]:
         stamp_path(run, path).unlink(missing_ok=True)
     for path in chosen:
         for pattern in KEPT.get(path.stem, ()):
-            remove_files(sorted(run.glob(pattern)))
+            folder.remove_files(sorted(run.glob(pattern)))
 
 
 def execute_notebook(path: Path, run: Path, parameters: dict[str, Any]) -> None:
@@ -187,27 +169,26 @@ def execute_notebook(path: Path, run: Path, parameters: dict[str, Any]) -> None:
     executed = run / "notebooks" / path.name
     executed.parent.mkdir(exist_ok=True)
     relay = Relay()
-    sockets = tempfile.TemporaryDirectory(prefix="grpo-")  # a folder of this user's alone, and of this kernel's
-    try:
-        papermill.execute_notebook(
-            str(path),
-            str(executed),
-            parameters,
-            kernel_name="python3",
-            progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
-            stdout_file=relay,
-            stderr_file=relay,
-            kernel_manager_class=LockedKernel,
-            config=Config(KernelManager=KERNEL | {"ip": f"{sockets.name}/kernel"}),
-            extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped
-        )
-    except (DeadKernelError, NoSuchKernel) as error:
-        raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
-    except PapermillExecutionError as error:
-        last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
-        raise NotebookError(f"{path.stem}, cell {error.exec_count}: {error.ename}: {last} (see {executed})") from error
-    finally:
-        sockets.cleanup()
+    with tempfile.TemporaryDirectory(prefix="grpo-") as sockets:  # of this user's alone, and of this kernel's
+        try:
+            papermill.execute_notebook(
+                str(path),
+                str(executed),
+                parameters,
+                kernel_name="python3",
+                progress_bar={"desc": path.stem},  # type: ignore[arg-type], papermill takes tqdm's arguments too
+                stdout_file=relay,
+                stderr_file=relay,
+                kernel_manager_class=LockedKernel,
+                config=Config(KernelManager=KERNEL | {"ip": f"{sockets}/kernel"}),
+                extra_arguments=["--IPKernelApp.log_level=50"],  # silence about sockets that close while it is stopped
+            )
+        except (DeadKernelError, NoSuchKernel) as error:
+            raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
+        except PapermillExecutionError as error:
+            last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
+            where = f"{path.stem}, cell {error.exec_count}"
+            raise NotebookError(f"{where}: {error.ename}: {last} (see {executed})") from error
 
 
 def reproduce(
@@ -226,10 +207,10 @@ def reproduce(
         Notebook name -> seconds it took, or None when it was skipped.
     """
     seconds: dict[str, float | None] = {}
-    with hold_lock(outputs_folder() / recipe.name):
+    with folder.hold_lock(folder.outputs_folder() / recipe.name):
         if forced and chosen[:CHAPTERS] == list_notebooks()[:CHAPTERS]:
-            clear_run(outputs_folder() / recipe.name)
-        run = start_run(recipe)
+            folder.clear_run(folder.outputs_folder() / recipe.name)
+        run = folder.start_run(recipe)
         if forced:
             forget_notebooks(run, chosen)
         for path, stamp in stamps(parameters, data).items():
@@ -243,8 +224,8 @@ def reproduce(
             began = time.monotonic()
             execute_notebook(path, run, parameters)
             seconds[path.stem] = time.monotonic() - began
-            write_file(stamp_path(run, path), stamp)
-        write_manifest(run)
+            folder.write_file(stamp_path(run, path), stamp)
+        folder.write_manifest(run)
     return seconds
 
 
@@ -256,18 +237,15 @@ def choose_notebooks(only: str | None, first: str | None, further: bool = False)
     Raises:
         NotebookError: there is no such notebook.
     """
-    chain = list_notebooks()
-    number = only or first
-    if number is None:
-        return chain if further else chain[:CHAPTERS]
-    starts = (
-        [i for i, path in enumerate(chain) if path.name.startswith(f"{int(number):02d}_")] if number.isdecimal() else []
-    )
-    if not starts:
-        raise NotebookError(f"There is no notebook {number!r}; there are {', '.join(path.stem for path in chain)}.")
+    chain, number, start = list_notebooks(), only or first, 0
+    if number is not None:
+        named = [i for i, path in enumerate(chain) if number.isdecimal() and int(path.name[:2]) == int(number)]
+        if not named:
+            raise NotebookError(f"There is no notebook {number!r}; there are {', '.join(path.stem for path in chain)}.")
+        start = named[0]
     if only:
-        return chain[starts[0] : starts[0] + 1]
-    return chain[starts[0] :] if further or starts[0] >= CHAPTERS else chain[starts[0] : CHAPTERS]
+        return [chain[start]]
+    return chain[start:] if further or start >= CHAPTERS else chain[start:CHAPTERS]
 
 
 def chain_summary(run: Path, seconds: dict[str, float | None]) -> str:

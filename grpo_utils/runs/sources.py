@@ -13,19 +13,14 @@ ROOT = Path(__file__).parents[2]  # of the project: notebooks, recipes, data
 
 
 def code_hash(*names: str) -> str:
-    """Returns a hash of what the package's sources say: of the modules and folders named, or of all of them.
-
-    Comments, docstrings and layout do not count (see `meaning`). Files that are not Python do not count either: a run
-    keeps its own copy of its recipe, and a launcher's file says on which machines it is trained.
-    """
+    """Returns a hash of what the package's Python files say (see `meaning_hash`): of those named, or of all of them."""
     package = ROOT / "grpo_utils"
     digest = hashlib.sha256()
     for name in names or (".",):
         path = package / name
         for source in [path] if path.suffix == ".py" else sorted(path.rglob("*.py")):
-            digest.update(
-                f"{source.relative_to(package)}\0{meaning_hash(source.read_text(encoding='utf-8'))}\0".encode()
-            )
+            meaning = meaning_hash(source.read_text(encoding="utf-8"))
+            digest.update(f"{source.relative_to(package)}\0{meaning}\0".encode())
     return digest.hexdigest()
 
 
@@ -34,12 +29,6 @@ def meaning_hash(source: str) -> str:
     """Returns the sha256 of a Python text's syntax tree without docstrings, the same for Python 3.11 to 3.13.
 
     A text that is no Python, such as a cell of a notebook that somebody is still writing, is hashed as it is.
-
-    Example:
-        >>> meaning_hash("total = 1 + 2") == meaning_hash("total = (1 +\\n    2)  # three")
-        True
-        >>> meaning_hash("total = 1 + 2") == meaning_hash("total = 1 + 2.0")
-        False
     """
     try:
         text = _written_out(ast.parse(source))

@@ -1,7 +1,7 @@
-"""What a policy wrote while it was trained, for `widgets.Browser`: step by step, one group of completions per prompt.
+"""What a policy wrote while it was trained, for `browser.Browser`: step by step, one group of completions per prompt.
 
-TRL stores completions with their rewards and advantages. What it does not store, verdicts and failing asserts, the
-sandbox finds out again when a step is looked at. `grpo rollouts --recipe cpu-code` writes a page.
+TRL stores completions with their task, rewards and advantages. What it does not store, verdicts and failing asserts,
+the sandbox finds out again when a step is looked at. `grpo rollouts --recipe cpu-code` writes a page.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
@@ -20,7 +20,7 @@ from grpo_utils.tasks import Task
 
 from .browser import Entry, Shown, headline, show_browser, write_page
 
-KINDS = ("step", "prompt")  # what `widgets` calls a group and an entry
+KINDS = ("step", "prompt")  # what `browser` calls a group and an entry
 
 
 class Rollouts(Mapping[str, list[Entry]]):
@@ -40,8 +40,7 @@ class Rollouts(Mapping[str, list[Entry]]):
         folder = runs.need_file(run / "checkpoints" / "completions", "04_grpo_training")
         self.files = {f"step {int(path.stem.partition('_')[2])}": path for path in sorted(folder.glob("*.parquet"))}
         self.recipe = recipe
-        batch = tasks.load_split(recipe, "train")
-        self.owners = {_squeeze(task.question(recipe.prompt)): task for task in batch}
+        self.tasks = {task.task_id: task for task in tasks.load_split(recipe, "train")}
 
     def __len__(self) -> int:
         return len(self.files)
@@ -53,19 +52,13 @@ class Rollouts(Mapping[str, list[Entry]]):
         path = self.files[step]
         try:
             frame = pd.read_parquet(path)
-            kinds = {"prompt": str, "completion": str, **dict.fromkeys([*self.recipe.weights, "advantage"], float)}
-            frame = frame[list(kinds)].astype(kinds)
+            kinds = {"completion": str, **dict.fromkeys([*self.recipe.weights, "advantage"], float)}
+            frame = frame[["task_id", *kinds]].astype(kinds)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise runs.damaged_file(path, error) from error
-        return [self._entry(self._owner(prompt, path), group) for prompt, group in frame.groupby("prompt", sort=False)]
-
-    def _owner(self, prompt: str, path: Path) -> Task:
-        """The task that a prompt ends with."""
-        squeezed = _squeeze(prompt)
-        found = [question for question in self.owners if question in squeezed]
-        if not found:
+        if not set(frame.task_id) <= self.tasks.keys():
             raise runs.RunError(f"{path} asks for a task that is not in the training split: the data set has changed.")
-        return self.owners[max(found, key=lambda question: (squeezed.rindex(question) + len(question), len(question)))]
+        return [self._entry(self.tasks[task_id], group) for task_id, group in frame.groupby("task_id", sort=False)]
 
     def _entry(self, task: Task, group: pd.DataFrame) -> Entry:
         weights = self.recipe.weights
@@ -83,11 +76,6 @@ class Rollouts(Mapping[str, list[Entry]]):
 def _shown(i: int, row: dict[str, Any], found: dict[str, Any], task: Task, recipe: Recipe) -> Shown:
     scores = {name: row[name] for name in ("advantage", "reward", *recipe.weights)}
     return show_browser(f"{i}.", found | {"text": row["completion"]}, task, recipe.prompt, scores)
-
-
-def _squeeze(text: str) -> str:
-    """A text without white space, which some tokenizers change when they decode."""
-    return "".join(text.split())
 
 
 def write_rollouts(recipe: Recipe, run: Path) -> Path:

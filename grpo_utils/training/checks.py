@@ -59,13 +59,7 @@ CHOICES = {  # the trainers name these only when they meet another one
 
 
 def check_block(recipe: str, block: str, settings: Mapping[str, Any], target: type) -> None:
-    """Compares a block of a recipe with the class that takes it as keyword arguments.
-
-    Args:
-        recipe: the recipe's name, for errors.
-        block: the block's name, such as `"grpo"`.
-        settings: the block.
-        target: a dataclass.
+    """Compares a block of a recipe, such as `grpo`, with the dataclass that takes it as keyword arguments.
 
     Raises:
         RecipeError: names the first key that is unknown (and the nearest valid one), is set elsewhere, or has a value
@@ -73,10 +67,9 @@ def check_block(recipe: str, block: str, settings: Mapping[str, Any], target: ty
 
     Example:
         >>> from peft import LoraConfig
-        >>> check_block("mine", "lora", {"r": 16, "lora_dropout": 0.05}, LoraConfig)
         >>> check_block("a", "lora", {"r": 1.5}, LoraConfig)
         Traceback (most recent call last):
-        grpo_utils.runs.recipe.RecipeError: Key 'lora.r' of recipe 'a' is wrong: input should be a valid integer, not 1.5.
+        grpo_utils.runs.recipe.RecipeError: Key 'lora.r' of recipe 'a' is wrong: ... a valid integer, not 1.5.
     """
     fields = {field.name: field for field in dataclasses.fields(target)}
     hints = typing.get_type_hints(target)
@@ -130,11 +123,7 @@ def check_schedule(config: TrainingArguments) -> None:
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """Loads every split and worked example that a recipe will ask for.
-
-    Raises:
-        DataError: the data set is missing or malformed, or has too few tasks.
-    """
+    """Loads every split and worked example that a recipe will ask for, and raises DataError where that fails."""
     for split in typing.get_args(Split):
         batch = tasks.load_split(recipe, split)
         tasks.worked_examples(recipe, max(recipe.prompt.shots, *recipe.evaluation.samples.get(split, {})))
@@ -143,11 +132,7 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 def check_enough(recipe: Recipe, batch: Sequence[Task]) -> None:
-    """Compares the number of tasks to train on with the prompts of a step: with fewer TRL ends before the first step.
-
-    Raises:
-        DataError: there are fewer.
-    """
+    """Raises DataError if there are fewer tasks than a step has prompts: TRL would end before the first step."""
     grpo = recipe.grpo
     rounds = grpo.get("steps_per_generation") or grpo.get("gradient_accumulation_steps", 1)
     own = grpo["per_device_train_batch_size"] * rounds * count_processes(recipe)

@@ -5,7 +5,6 @@ decoupled pattern of large runs, in which one program generates and another one 
 client hands the weights over by NCCL, which only GPUs have; here they go through the disk, as a LoRA adapter.
 """
 
-import http.client
 import importlib.util
 import itertools
 import json
@@ -24,6 +23,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -47,12 +47,10 @@ SETTINGS = {
 
 
 def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
-    """Generates a step's completions for TRL (its `rollout_func`) with `policy.generate`.
+    """Generates a step's completions for TRL (its `rollout_func`) with `policy.generate_completions`.
 
     On a CPU this is faster than TRL's own call of transformers, because what all prompts begin with is computed once.
-
-    Returns:
-        `prompt_ids` and `completion_ids`, one list of token ids per chat; no `logprobs`, TRL computes them itself.
+    It returns one list of token ids per chat, and no `logprobs`: TRL computes them itself.
     """
     config: Any = trainer.args
     tokenizer = trainer.processing_class
@@ -77,10 +75,7 @@ def coupled(chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
 
 
 def _seeds(trainer: Any, number: int) -> list[int]:
-    """A seed for every completion of a step, made from the run's seed, the step and its place in the step.
-
-    A step that accumulates gradients over more batches than are generated at once has several generations.
-    """
+    """A seed for every completion of a step, which may have several generations: from run, step and place in it."""
     step = trainer.state.global_step
     last, before = getattr(trainer, "seeded", (step, 0))  # how many completions of a step, in all processes, have one
     before = before if last == step else 0
@@ -94,7 +89,7 @@ def is_decoupled(recipe: Recipe) -> bool:
     """Whether a `VllmServer` shall generate: the recipe asks for vLLM's server, and there is no GPU.
 
     Raises:
-        RunError: it is, and vLLM is not installed or several processes are to train.
+        RunError: vLLM is not installed, or several processes are to train.
     """
     grpo = recipe.grpo
     if torch.cuda.is_available() or not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server":
@@ -114,9 +109,6 @@ def is_decoupled(recipe: Recipe) -> bool:
 class VllmServer:
     """A vLLM server for one training: it starts with the `with` block and has ended when that is left.
 
-    The server tells with which log-probability it drew each token. TRL compares them with the trainer's own, and weighs
-    every completion with the ratio (`vllm_importance_sampling_correction`).
-
     Args:
         recipe: its `model`, `lora` and `seed` say what to serve.
         log: file that takes what the server prints.
@@ -133,8 +125,16 @@ class VllmServer:
             self.port: int = free.getsockname()[1]
         self.command = server_command(recipe, self.port)
         self.key = secrets.token_hex()  # other users of the machine can reach the port, and would load weights there
+        self.client = httpx.Client(
+            base_url=f"http://{HOST}:{self.port}",
+            headers={"Authorization": f"Bearer {self.key}"},
+            timeout=REPLY_SECONDS,
+            limits=httpx.Limits(max_keepalive_connections=0),  # between two steps the server would close them
+            trust_env=False,  # no proxy stands before it
+        )
 
     def __enter__(self) -> Self:
+        # 1. the server, which ends with the trainer however that ends
         self.adapters = Path(tempfile.mkdtemp(prefix="grpo-adapters-"))
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
@@ -153,8 +153,8 @@ class VllmServer:
                     raise self._ended()
                 time.sleep(0.2)
             stack.pop_all()
-        # what TRL sets where it makes its own client: it then calls `sync_weights` when a step has changed the weights,
-        # its `rollout_func`, and corrects for the log-probabilities that this returns
+        # 2. what TRL sets where it makes its own client: it then calls `sync_weights` when a step has changed the
+        # weights, its `rollout_func`, and corrects for the log-probabilities that this returns
         self.trainer.use_vllm, self.trainer.vllm_generation, self.trainer._last_loaded_step = True, self, -1
         self.trainer.rollout_func = self.rollouts
         return self
@@ -166,6 +166,7 @@ class VllmServer:
         with suppress(ProcessLookupError):  # its engine is a process of its own, and outlives a server that crashed
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.client.close()
         shutil.rmtree(self.adapters)
 
     def sync_weights(self) -> None:
@@ -181,11 +182,11 @@ class VllmServer:
                 shutil.rmtree(old)
 
     def rollouts(self, chats: list[list[Message]], trainer: GRPOTrainer) -> Rollouts:
-        """Generates a step's completions for TRL (its `rollout_func`).
+        """Generates a step's completions for TRL, as `coupled` does.
 
-        Returns:
-            `prompt_ids` and `completion_ids`, one list of token ids per chat, and `logprobs`, one per completion token:
-            natural logarithms of the probabilities, at the recipe's temperature, with which the server drew them.
+        `logprobs` has one number per completion token: the natural logarithm of the probability, at the recipe's
+        temperature, with which the server drew it. TRL compares it with the trainer's own, and weighs every completion
+        with the ratio (`vllm_importance_sampling_correction`).
         """
         template = runs.sampling_of(vars(trainer.args)).chat_template_kwargs
         ids = policy.prompt_ids(trainer.processing_class, chats, template)
@@ -218,29 +219,18 @@ class VllmServer:
         return json.loads(reply)["choices"]
 
     def _is_up(self) -> bool:
-        with suppress(OSError, http.client.HTTPException):
-            return self._request("GET", "/health")[0] == 200
+        with suppress(httpx.TransportError):
+            return self.client.get("/health").is_success
         return False
 
     def _post(self, path: str, **body: Any) -> str:
         try:
-            status, reply = self._request("POST", path, json.dumps(body))
-        except (OSError, http.client.HTTPException) as error:
+            reply = self.client.post(path, json=body)
+        except httpx.TransportError as error:
             raise self._ended() from error
-        if status != 200:
-            raise RunError(f"The vLLM server refused {path}: {reply[:300]} (its log: {self.log}).")
-        return reply
-
-    def _request(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=REPLY_SECONDS)
-        try:
-            connection.request(
-                method, path, body, {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
-            )
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        if not reply.is_success:
+            raise RunError(f"The vLLM server refused {path}: {reply.text[:300]} (its log: {self.log}).")
+        return reply.text
 
     def _ended(self) -> RunError:
         with suppress(subprocess.TimeoutExpired):  # a connection breaks a moment before the process has ended
@@ -251,14 +241,7 @@ class VllmServer:
 
 
 def server_command(recipe: Recipe, port: int) -> list[str]:
-    """Returns the command that serves the recipe's model on this machine alone.
-
-    Example:
-        >>> from grpo_utils import runs
-        >>> recipe = runs.load_recipe("cpu-vllm", {"model.name": "/models/small"})
-        >>> server_command(recipe, 8000)[3:7]
-        ['--model', '/models/small', '--host', '127.0.0.1']
-    """
+    """Returns the command that serves the recipe's model on this machine alone."""
     model = policy.resolve_model(recipe.model.name)
     # what `vllm serve` runs; that itself looks for a package named vllm, and does not find it in the CPU build
     program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]

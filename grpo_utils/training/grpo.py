@@ -1,9 +1,7 @@
 """A recipe -> a trained policy: TRL's GRPOTrainer with LoRA, the recipe's rewards, and resume after a kill.
 
-Where the recipe asks for a warm start, TRL's SFTTrainer first shows the policy reference answers.
-
-`grpo train --recipe cpu-code` does what notebook 04 does. Trainer, optimiser and adapters are
-TRL's and PEFT's own; this module only puts a recipe into their terms.
+Where the recipe asks for a warm start, TRL's SFTTrainer first shows the policy reference answers. Trainers, optimiser
+and adapters are TRL's and PEFT's own; this module only puts a recipe into their terms.
 """
 
 import functools
@@ -11,7 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +26,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from grpo_utils import policy, rewards, runs, tasks
+from grpo_utils.rewards import Reward
 from grpo_utils.rewards.teacher import teacher
 from grpo_utils.runs import LogEntry, Recipe, RecipeError, nearest
 from grpo_utils.tasks import Task
@@ -47,8 +46,7 @@ def check_arguments(recipe: Recipe) -> None:
     """Compares the recipe's blocks with what the installed versions accept and what is installed.
 
     Raises:
-        RecipeError: names the first key that is unknown (and the nearest valid one), set elsewhere, or of a wrong type
-            or value, the block that does not fit together, or what must be installed.
+        RecipeError: see `check_block`; or a block does not fit together, or something must be installed.
     """
     for block, target in (("grpo", GRPOConfig), ("warm_start", SFTConfig), ("lora", LoraConfig)):
         check_block(recipe.name, block, getattr(recipe, block) or {}, target)
@@ -73,10 +71,7 @@ def check_before_start(recipe: Recipe) -> None:
     """Checks what can be known of a recipe before its first notebook: arguments, tasks, layers, and what is installed.
 
     Raises:
-        RecipeError: as `check_arguments`, or `lora` does not fit the model, or the optimiser is not installed.
-        RunError: vLLM is not installed, and is to generate beside the trainer.
-        DataError: a data set is missing or malformed, or has too few tasks.
-        ModelError: the model is neither here nor reachable.
+        UserError: a RecipeError, as `check_arguments`, or what is missing on this machine: tasks, a model, vLLM.
     """
     check_arguments(recipe)
     is_decoupled(recipe)
@@ -89,12 +84,7 @@ def check_before_start(recipe: Recipe) -> None:
 
 
 def teacher_reward(recipe: Recipe, run: Path) -> list[Callable[..., Any]]:
-    """Returns the async reward of the recipe's teacher with its settings bound, or an empty list if it has none.
-
-    Args:
-        recipe: its `teacher` and `prompt` blocks.
-        run: folder of the run, which keeps the ledger of the teacher's calls.
-    """
+    """Returns the async reward of the recipe's teacher, whose ledger the run keeps, or an empty list if it has none."""
     if recipe.teacher is None:
         return []
     ledger = run / "teacher.sqlite"
@@ -109,17 +99,26 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
         DataError: fewer tasks are left than a step has prompts.
     """
     batch = tasks.load_split(recipe, "train")
-    if recipe.dataset.pass_rate is None:
-        check_enough(recipe, batch)
-        return batch
-    (shots,) = recipe.evaluation.samples["train"]
-    path = runs.record_path(run, runs.BASE, "train", shots)
-    measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
-    rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
-    low, high = recipe.dataset.pass_rate
-    kept = [task for task in batch if low <= rates[task.task_id] <= high]
-    check_enough(recipe, kept)
-    return kept
+    if recipe.dataset.pass_rate is not None:
+        (shots,) = recipe.evaluation.samples["train"]
+        path = runs.record_path(run, runs.BASE, "train", shots)
+        measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
+        rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
+        low, high = recipe.dataset.pass_rate
+        batch = [task for task in batch if low <= rates[task.task_id] <= high]
+    check_enough(recipe, batch)
+    return batch
+
+
+def _storing_tasks(first: Reward) -> Reward:
+    """One of a trainer's rewards, which then has TRL store the `task_id` of every completion beside it."""
+
+    @functools.wraps(first)
+    def paid(completions: Sequence[rewards.Completion], **columns: Any) -> list[float | None]:
+        columns["log_extra"]("task_id", columns["task_id"])
+        return first(completions, **columns)
+
+    return paid
 
 
 def training_set(recipe: Recipe, run: Path) -> Dataset:
@@ -132,11 +131,8 @@ def training_set(recipe: Recipe, run: Path) -> Dataset:
 
 def grpo_config(recipe: Recipe, run: Path) -> GRPOConfig:
     """Returns TRL's configuration: the recipe's `grpo` block, and what its other blocks and the machine decide."""
-    settings = {
-        "reward_weights": list(recipe.weights.values()),
-        "log_completions": True,
-        "num_completions_to_print": 0,
-    }
+    weights = list(recipe.weights.values())
+    settings = {"reward_weights": weights, "log_completions": True, "num_completions_to_print": 0}
     config = GRPOConfig(**_common(recipe, run) | settings | recipe.grpo)
     _refuse_divided_groups(recipe, config)
     return config
@@ -205,24 +201,20 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     """Fine-tunes a fresh adapter on reference answers to training tasks, prompted as GRPO will prompt.
 
     It is meant to be short: long enough that the policy meets the format in its samples, so that groups have spread.
-
-    Args:
-        recipe: its `warm_start` block says how; its `dataset` block's filters by difficulty choose the tasks.
-        run: folder of the run, from `runs.start`.
-        on_log: called with every log entry.
+    Arguments and errors are those of `train`.
 
     Returns:
         The adapter's folder, or None when the recipe wants no warm start. One that is already there is kept.
-
-    Raises:
-        RunError: adapters are there that were made with another base, code or data.
     """
+    # 1. is it there?
     folder = run / "checkpoints" / runs.WARM_START
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     _refuse_other_origin(recipe, run)
     if recipe.warm_start is None or folder.is_dir():
         return folder if folder.is_dir() else None
+
+    # 2. prompts and reference answers
     batch = tasks.load_split(recipe, "train")
     examples = tasks.worked_examples(recipe, recipe.prompt.shots)
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
@@ -230,6 +222,8 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     columns: dict[str, Any] = {"prompt": prompts, "completion": answers}
     if template := recipe.sampling.chat_template_kwargs:
         columns["chat_template_kwargs"] = [template] * len(batch)
+
+    # 3. the training
     partial = folder.with_name(f"{runs.WARM_START}.partial")
     if runs.is_main_process():
         shutil.rmtree(partial, ignore_errors=True)
@@ -246,6 +240,8 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+
+    # 4. the adapter has its name when it is whole
     trainer.save_model(str(partial))
     trainer.accelerator.wait_for_everyone()
     if runs.is_main_process():
@@ -263,9 +259,9 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 
     Args:
         recipe: what to train.
-        run: folder of the run, from `runs.start`.
+        run: folder of the run, from `runs.start_run`.
         on_log: called with every log entry, once per `logging_steps`, when this process trains; where it goes on from a
-            checkpoint, first with the entries of the steps before. See `panel.Panel`.
+            checkpoint, first with the entries of the steps before. See `show.panel.Panel`.
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
@@ -275,25 +271,32 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
             failed.
         KeyboardInterrupt: a signal stopped it; all steps that were taken are saved.
     """
+    # 1. in which process?
     if elsewhere := launch_command(recipe, run):
         run_launched(elsewhere)
         return runs.checkpoints(run)
     main = runs.is_main_process()  # of several processes this one alone removes files
+
+    # 2. from where? All processes go on from the same checkpoint
     decoupled = is_decoupled(recipe)
     if main:
         runs.drop_damaged(run)
-    PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()  # all go on from the same checkpoint
+    PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
     done = runs.checkpoints(run)
     start = warm_start(recipe, run)
     if done and int(done[-1].name.partition("-")[2]) >= recipe.grpo["max_steps"]:
         return runs.drop_extra(run) if main else done
+
+    # 3. configuration, policy and rewards
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
     config.use_vllm = config.use_vllm and not decoupled  # else TRL makes its own client, which needs a GPU
     warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
     base = load_unsloth(recipe) if unsloth else policy.load_policy(recipe.model)
-    functions, _ = rewards.recipe_rewards(recipe, stop_on_fault=True)
+    (first, *others), _ = rewards.recipe_rewards(recipe, stop_on_fault=True)
+
+    # 4. the trainer
     generations, log = SaveBetweenGenerations(), TrainingLog(run / "training_log.jsonl", on_log)
     stop, guard = StopOnSignal(generations), SignalGuard(weights=recipe.weights)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
@@ -302,7 +305,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         processing_class=base.tokenizer,
         args=config,
         train_dataset=training_set(recipe, run),
-        reward_funcs=[*functions, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
+        reward_funcs=[_storing_tasks(first), *others, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, guard] if main else [])],
@@ -311,6 +314,8 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     # TRL holds an adapter on 4-bit weights in bfloat16, and PEFT would load the checkpoint's in float32
     model.load_adapter = functools.partial(model.load_adapter, autocast_adapter_dtype=False)
     trainer.remove_callback(PrinterCallback)
+
+    # 5. the training, and what a signal leaves of it
     try:
         with VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
             trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)

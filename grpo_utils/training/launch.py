@@ -12,19 +12,10 @@ from typing import Any
 
 import psutil
 
-from grpo_utils.runs import (
-    LAUNCHED,
-    ROOT,
-    Recipe,
-    RecipeError,
-    RunError,
-    lock_descriptors,
-    nearest,
-    parse_yaml,
-    write_file,
-)
+from grpo_utils import runs
+from grpo_utils.runs import LAUNCHED, Recipe, RecipeError
 
-LAUNCHERS = ROOT / "recipes" / "launchers"
+LAUNCHERS = runs.ROOT / "recipes" / "launchers"
 
 
 def is_launched() -> bool:
@@ -37,13 +28,6 @@ def launch_command(recipe: Recipe, run: Path) -> list[str] | None:
 
     The new processes train the very recipe, which is written to the folder for them, and into this folder: neither need
     be those of `outputs/<recipe.name>`.
-
-    Args:
-        recipe: its `launcher` and `model.engine` decide.
-        run: folder to train into.
-
-    Raises:
-        RecipeError: there is no such launcher.
     """
     if is_launched():
         return None
@@ -53,78 +37,46 @@ def launch_command(recipe: Recipe, run: Path) -> list[str] | None:
         launcher = []
     else:
         return None
-    settings = run.absolute() / "launched.yaml"
-    write_file(settings, recipe.to_yaml())
-    return [
-        sys.executable,
-        *launcher,
-        "-m",
-        "grpo_utils",
-        "train",
-        "--recipe",
-        str(settings),
-        "--folder",
-        str(run.absolute()),
-    ]
+    folder = run.absolute()
+    settings = folder / "launched.yaml"
+    runs.write_file(settings, recipe.to_yaml())
+    training = ["-m", "grpo_utils", "train", "--recipe", str(settings), "--folder", str(folder)]
+    return [sys.executable, *launcher, *training]
 
 
 def launcher_file(name: str) -> Path:
-    """Returns the file that configures `accelerate launch`: one in `launchers/`, or any path that ends in `.yaml`.
-
-    Raises:
-        RecipeError: there is no such file.
-
-    Example:
-        >>> launcher_file("zero2").name
-        'zero2.yaml'
-    """
+    """Returns the file that configures `accelerate launch`: one in `launchers/`, or any path that ends in `.yaml`."""
     path = Path(name).absolute() if name.endswith((".yaml", ".yml")) else LAUNCHERS / f"{name}.yaml"
     if not path.is_file():
         known = sorted(one.stem for one in LAUNCHERS.glob("*.yaml"))
-        raise RecipeError(f"There is no launcher {name!r}{nearest(name, known)}; launchers: {', '.join(known)}.")
+        raise RecipeError(f"There is no launcher {name!r}{runs.nearest(name, known)}; launchers: {', '.join(known)}.")
     return path
 
 
 def count_processes(recipe: Recipe) -> int:
-    """Returns in how many processes a recipe trains; where a launcher leaves that open, it counts as one.
-
-    Raises:
-        RecipeError: there is no such launcher, or its file is not YAML.
-
-    Example:
-        >>> from grpo_utils import runs
-        >>> count_processes(runs.load_recipe("llama3-8b-mbpp-multi-gpu"))
-        4
-    """
+    """Returns in how many processes a recipe trains; where a launcher leaves that open, it counts as one."""
     if is_launched():
         return int(os.environ.get("WORLD_SIZE", "1"))
     path = launcher_file(recipe.launcher) if recipe.launcher else None
-    settings = parse_yaml(path.read_bytes(), str(path)) if path else None
+    settings = runs.parse_yaml(path.read_bytes(), str(path)) if path else None
     number = settings.get("num_processes") if isinstance(settings, dict) else None
     return number if isinstance(number, int) and number > 0 else 1
 
 
 def as_one_process(recipe: Recipe) -> Recipe:
-    """Returns a recipe with the batches that all processes of its launcher train on together, to check it in this one.
-
-    TRL, which checks how batches are divided, knows of other processes only where it runs in one of them.
-    """
+    """Returns a recipe with the batches of all its processes together: TRL checks them, and knows only its own."""
     others = 1 if is_launched() else count_processes(recipe)
     batch = recipe.grpo["per_device_train_batch_size"] * others
     return recipe.model_copy(update={"grpo": {**recipe.grpo, "per_device_train_batch_size": batch}})
 
 
 def run_launched(command: list[str]) -> None:
-    """Runs a command and prints what it prints, line by line: a notebook does not show a child's own output.
-
-    Raises:
-        RunError: it failed.
-    """
+    """Runs a command and prints what it prints, as a notebook does not show a child's own output; raises RunError."""
     # when it is stopped, accelerate's launcher would give a step at hand 30 seconds before it kills
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "86400"} | os.environ | {LAUNCHED: "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     # in a session of its own, so that a signal comes once, from here
-    own: dict[str, Any] = {"pass_fds": lock_descriptors(), "start_new_session": True}
+    own: dict[str, Any] = {"pass_fds": runs.lock_descriptors(), "start_new_session": True}
     with subprocess.Popen(command, env=environment, **pipes, **own) as process:
         try:
             _show(process)
@@ -138,7 +90,7 @@ def run_launched(command: list[str]) -> None:
                         one.kill()
             raise
     if process.returncode:
-        raise RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")
+        raise runs.RunError(f"Training ended with exit code {process.returncode}; the last lines above say why.")
 
 
 def _show(process: "subprocess.Popen[str]") -> None:

@@ -24,21 +24,13 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # 4 bits; one byte per block of 64; f
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training step needs on one GPU, in bytes.
+    """What a training step needs on one GPU, in bytes."""
 
-    Attributes:
-        held: what is there all the time: weights, adapter, gradients, optimiser, CUDA's context.
-        generation: while completions are written: the KV cache, or all that vLLM reserves.
-        learning: while the policy learns: activations and logits.
-        together: generation keeps its memory while the policy learns (vLLM that does not sleep).
-        trainable: number of trainable parameters.
-    """
-
-    held: Mapping[str, float]
-    generation: float
-    learning: float
-    together: bool
-    trainable: int
+    held: Mapping[str, float]  # all the time: weights, adapter, gradients, optimiser, CUDA's context
+    generation: float  # while completions are written: the KV cache, or all that vLLM reserves
+    learning: float  # while the policy learns: activations and logits
+    together: bool  # generation keeps its memory while the policy learns (vLLM that does not sleep)
+    trainable: int  # number of trainable parameters
 
     @property
     def peak(self) -> float:
@@ -55,12 +47,9 @@ class Estimate:
 
 
 def estimate_memory(recipe: Recipe, config: Any, card: float) -> Estimate:
-    """Estimates what training needs on one GPU.
+    """Estimates what training needs on one GPU of `card` bytes, of which vLLM beside the trainer reserves a share.
 
-    Args:
-        recipe: what to train.
-        config: the model's configuration, from transformers' `AutoConfig`.
-        card: bytes of the GPU; vLLM beside the trainer reserves a share of them.
+    `config` is the model's configuration, from transformers' `AutoConfig`.
     """
     grpo, dtype = recipe.grpo, 4 if recipe.model.dtype == "float32" else 2
     total, linear, trainable = count_parameters(config, recipe.lora)
@@ -70,28 +59,20 @@ def estimate_memory(recipe: Recipe, config: Any, card: float) -> Estimate:
     held_in = 2 if recipe.model.load_in_4bit and recipe.model.engine == "transformers" else 4  # TRL follows QLoRA there
     moments = 2 if "8bit" in grpo.get("optim", "") else 8
     generation, together = _generation(recipe, config, card, weights)
-    return Estimate(
-        held={
-            "weights": weights,
-            "adapter": held_in * trainable,
-            "gradients": held_in * trainable,
-            "optimiser": moments * trainable,
-            "context": CONTEXT,
-        },
-        generation=generation,
-        learning=_learning(recipe, config),
-        together=together,
-        trainable=trainable,
-    )
+    held = {
+        "weights": weights,
+        "adapter": held_in * trainable,
+        "gradients": held_in * trainable,
+        "optimiser": moments * trainable,
+        "context": CONTEXT,
+    }
+    return Estimate(held, generation, _learning(recipe, config), together, trainable)
 
 
 def count_parameters(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, int]:
     """Returns a model's parameters in all, those in layers that 4-bit loading shrinks, and those that LoRA trains.
 
-    No weight is allocated.
-
-    Raises:
-        ValueError: what PEFT says when the adapter does not fit the model's layers.
+    No weight is allocated. PEFT raises a ValueError when the adapter does not fit the model's layers.
     """
     shape = {**lora, "init_lora_weights": False}  # some ways to begin compute with weights
     with torch.device("meta"):
@@ -145,13 +126,7 @@ def _learning(recipe: Recipe, config: Any) -> float:
 
 
 def advice(recipe: Recipe, needed: Estimate, card: float) -> str | None:
-    """Returns one sentence that says which setting to lower if the recipe does not fit the card, else None.
-
-    Args:
-        recipe: what is to be trained.
-        needed: from `estimate`.
-        card: bytes of the GPU.
-    """
+    """Returns one sentence that says which setting to lower if the recipe does not fit `card` bytes, else None."""
     if needed.peak <= card:
         return None
     remedies = [(needed.held["weights"], "set model.load_in_4bit to true", not recipe.model.load_in_4bit)]

@@ -1,8 +1,8 @@
 """Watches a run's log for the ways in which the signal of GRPO dies, and names the likely cause.
 
-A dead run looks like a live one: the loss of GRPO is near zero in both, and steps go by. Each rule below looks at the
-last entries of what TRL's GRPOTrainer logs, warns once, and says which setting to change. The thresholds are rules of
-thumb from public failures, set so that a healthy run passes; a warning is a reason to look, not a verdict.
+A dead run looks like a live one: the loss of GRPO is near zero in both, and steps go by. Each rule looks at the last
+entries of TRL's log and names a setting to change. The thresholds are rules of thumb from public failures, set so that
+a healthy run passes; a warning is a reason to look, not a verdict.
 """
 
 import itertools
@@ -24,17 +24,11 @@ class SignalWarning(UserWarning):
 
 
 class SignalGuard(TrainerCallback):
-    """Warns once per rule when the log of a GRPO run shows a known disease, and can stop the run.
+    """Warns once per rule when the log of a GRPO run shows a known disease.
 
     Args:
         window: number of log entries that a rule looks at, at least 1; none fires before there are as many.
-        stop: end the training at the first warning.
         weights: the weight of every reward by its name, as `Recipe.weights`; one that is not named has 1.
-
-    It ends no training unasked: a value that is missing or not finite is one that the rules about it cannot judge.
-
-    Raises:
-        ValueError: the window is empty.
 
     Example:
         >>> guard = SignalGuard(window=2)
@@ -44,13 +38,10 @@ class SignalGuard(TrainerCallback):
         'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
     """
 
-    def __init__(
-        self, window: int = 10, stop: bool = False, weights: Mapping[str, float] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, window: int = 10, weights: Mapping[str, float] = MappingProxyType({})) -> None:
         if window < 1:
             raise ValueError(f"window must be at least 1, not {window}")
         self.window = window
-        self.stop = stop
         self.weights = weights
         self.log: list[Entry] = []
         self.fired: set[str] = set()
@@ -62,14 +53,10 @@ class SignalGuard(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for message in self.watch(kwargs["logs"]):
             warnings.warn(f"Step {state.global_step}: {message}", SignalWarning, stacklevel=2)
-            control.should_training_stop |= self.stop
 
     def watch(self, entry: Entry) -> list[str]:
-        """Takes one entry of the log and returns what is newly wrong, one sentence or two for each rule.
-
-        An entry without a reward, such as the summary at the end, is passed over.
-        """
-        if entry.get("reward") is None:
+        """Takes one entry of the log and returns what is newly wrong, one sentence or two for each rule."""
+        if entry.get("reward") is None:  # such as the summary at the end
             return []
         self.log.append(entry)
         if len(self.log) < self.window:
@@ -114,10 +101,8 @@ def equal_groups(guard: SignalGuard) -> str | None:
 def dead_reward(guard: SignalGuard) -> str | None:
     """A reward has paid the same for every completion since the start; one that got there later is only satisfied."""
     for name in guard.reward_names():
-        spreads, paid = (
-            [number(entry, f"rewards/{name}/std") for entry in guard.log],
-            guard.mean(f"rewards/{name}/mean"),
-        )
+        spreads = [number(entry, f"rewards/{name}/std") for entry in guard.log]
+        paid = guard.mean(f"rewards/{name}/mean")
         if paid is not None and all(spread is not None and spread <= SAME for spread in spreads):
             return (
                 f"The reward {name!r} has paid {paid:g} for every completion so far: it "
@@ -201,10 +186,5 @@ def not_a_number(guard: SignalGuard) -> str | None:
     return None
 
 
-RULES: dict[str, Callable[[SignalGuard], str | None]] = {
-    rule.__name__: rule
-    for rule in (
-        *(equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse),
-        not_a_number,
-    )
-}
+_RULES = (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse, not_a_number)
+RULES: dict[str, Callable[[SignalGuard], str | None]] = {rule.__name__: rule for rule in _RULES}

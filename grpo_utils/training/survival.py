@@ -21,18 +21,15 @@ REFERENCE = "ref"  # TRL's name for the frozen copy of a warm start, to which th
 class SaveBetweenGenerations(TrainerCallback):
     """Puts a checkpoint off until all steps are done that learn from the completions at hand, and logs what led to it.
 
-    With `num_iterations` or `steps_per_generation` above their defaults several steps learn from the same completions.
-    TRL keeps these in memory only, and the weights that drew them are no more: a training that went on from a
-    checkpoint among these steps would learn from other completions.
-
-    Attributes:
-        several: some steps learn from the completions of an earlier one.
-        between: the step that has just ended was the last one to learn from its completions.
+    There are several with `num_iterations` or `steps_per_generation` above their defaults. TRL keeps completions in
+    memory only: a training that went on from a checkpoint among these steps would learn from others.
     """
 
     def __init__(self) -> None:
         self.batches = 0  # since the training began, which it does between two generations
-        self.several = self.between = self.due = False
+        self.several = False  # some steps learn from the completions of an earlier one
+        self.between = False  # the step that has just ended was the last one to learn from its completions
+        self.due = False  # a checkpoint has been asked for, and waits
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.every = args.steps_per_generation * args.num_iterations
@@ -54,10 +51,7 @@ class SaveBetweenGenerations(TrainerCallback):
 
 
 class KeepOrder(TrainerCallback):
-    """Gives a resumed training the order of tasks that it would have had.
-
-    TRL's sampler draws a new order for each epoch, and in a new process it would begin with that of the first.
-    """
+    """Gives a resumed training the order of tasks that it would have had: TRL's sampler draws one for each epoch."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         batches = kwargs["train_dataloader"].batch_sampler
@@ -67,11 +61,10 @@ class KeepOrder(TrainerCallback):
 
 
 class SealCheckpoints(TrainerCallback):
-    """Seals every checkpoint once all processes have written their part of it (`runs.seal`).
+    """Seals every checkpoint once all processes have written their part of it.
 
-    The reference of the KL divergence is removed from it: it is the warm start, which the run's folder has. Besides,
-    where a checkpoint has a folder of an adapter, transformers 5.17 loads only such folders, and not the policy's
-    adapter beside them.
+    The reference of the KL divergence is removed: it is the warm start, which the run's folder has, and transformers
+    5.17 would load it in the place of the policy's adapter.
     """
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -91,17 +84,12 @@ class StopOnSignal(TrainerCallback):
 
     A checkpoint that only a signal asked for is marked with a file `extra`: `runs.drop_extra` removes it in the end, so
     that the run has the same checkpoints as one that was never stopped.
-
-    Args:
-        generations: knows which steps these are; in the trainer's list of callbacks it stands before this one.
-
-    Attributes:
-        asked: a signal came, to this process or to another of the training.
     """
 
     def __init__(self, generations: SaveBetweenGenerations) -> None:
-        self.generations = generations
-        self.asked = self.extra = False
+        self.generations = generations  # in the trainer's list of callbacks it stands before this one
+        self.asked = False  # a signal came, to this process or to another of the training
+        self.extra = False
         self.before: dict[int, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -14,11 +14,7 @@ from grpo_utils.runs import Recipe
 
 
 def load_unsloth(recipe: Recipe) -> Policy:
-    """Loads the model of a recipe with Unsloth, with a fresh adapter on it.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
+    """Loads the model of a recipe with Unsloth, with a fresh adapter on it; raises ModelError if that fails."""
     from unsloth import FastLanguageModel  # type: ignore[import-not-found]
 
     loading, adapting = arguments(recipe)
@@ -33,12 +29,6 @@ def arguments(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns a recipe as the arguments of Unsloth's `from_pretrained` and `get_peft_model`.
 
     Unsloth's own vLLM (`fast_inference`) takes TRL's settings of vLLM, and shares its weights with the trainer.
-
-    Example:
-        >>> from grpo_utils import runs
-        >>> loading, adapting = arguments(runs.load_recipe("llama3-8b-mbpp-24gb"))
-        >>> loading["max_seq_length"], loading["fast_inference"], adapting["r"]
-        (1024, True, 16)
     """
     grpo = recipe.grpo
     loading = {

@@ -25,18 +25,12 @@ NOTEBOOK = runs.ROOT / "notebooks" / "08_dpo_after_grpo.ipynb"
 LIMIT = 96  # tokens of a completion: the answers below are shorter, but for the one that shall count as cut off
 
 
-def prompts_of(recipe: runs.Recipe, run: Path) -> dict[int | str, str]:
-    """The prompt of every practised task as TRL stores it."""
-    practice, tokenizer = training.training_set(recipe, run), policy.load_tokenizer(recipe.model)
-    ids = policy.prompt_ids(tokenizer, list(practice["prompt"]))
-    return dict(zip(practice["task_id"], tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
-
-
-def store(run: Path, step: int, completions: list[tuple[str, str]]) -> None:
-    """Writes prompts and completions as TRL stores those of a step."""
+def store(run: Path, step: int, completions: list[tuple[int | str, str]]) -> None:
+    """Writes the completions of tasks as TRL stores those of a step."""
     path = run / "checkpoints" / "completions" / f"completions_{step:05}.parquet"
     path.parent.mkdir(exist_ok=True)
-    pd.DataFrame(completions, columns=["prompt", "completion"]).assign(step=step).to_parquet(path)
+    frame = pd.DataFrame(completions, columns=["task_id", "completion"])
+    frame.assign(step=step, prompt="prompt " + frame["task_id"].astype(str)).to_parquet(path)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +58,8 @@ def finished(overrides, tmp_path_factory) -> Path:
         for split in ("validation", "test"):
             evaluation.sweep(recipe, run, [runs.BASE, "checkpoint-1", "checkpoint-2"], split)
         evaluation.write_results(recipe, run)
-        asked = prompts_of(recipe, run)
         wrong = {task.task_id: task.wrong_answer(recipe.prompt.tags) for task in training.practice_tasks(recipe, run)}
-        store(run, 1, [(asked[task_id], text) for task_id, text in wrong.items() for _ in range(2)])
+        store(run, 1, [item for item in wrong.items() for _ in range(2)])
     return outputs
 
 
@@ -91,12 +84,11 @@ def chapter(finished, overrides, tmp_path_factory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
         run, rows = runs.start_run(recipe), []
-        asked = prompts_of(recipe, run)
         for task in training.practice_tasks(recipe, run)[:2]:
             right, wrong = task.reference_answer(recipe.prompt.tags), task.wrong_answer(recipe.prompt.tags)
             longer = [text.replace(f"</{think}>", f" I am sure.</{think}>") for text in (right, wrong)]
             cut_off = right + " and" * LIMIT
-            rows += [(asked[task.task_id], text) for text in (right, right, wrong, *longer, cut_off)]
+            rows += [(task.task_id, text) for text in (right, right, wrong, *longer, cut_off)]
         store(run, 2, rows)
         return execute(overrides)
 
@@ -105,7 +97,7 @@ def test_pairs_are_a_passing_and_a_failing_completion_of_one_prompt_that_both_en
     pairs = [json.loads(line) for line in (chapter["folder"] / "pairs.jsonl").read_text().splitlines()]
     assert len(pairs) == 4  # two of each group, as the same right answer twice counts once
     for pair in pairs:
-        task = chapter["owner_of"][pair["prompt"]]
+        task = chapter["owners"][pair["task_id"]]
         chosen, rejected = pair["completion_chosen"], pair["completion_rejected"]
         answers = [task.strict_answer(text, "answer") for text in (chosen, rejected)]
         assert [run_tests(answer, task.asserts).ok for answer in answers] == [True, False]
@@ -119,7 +111,8 @@ def test_pairs_are_a_passing_and_a_failing_completion_of_one_prompt_that_both_en
 )
 def test_partners_differ_as_little_in_length_as_any_way_to_pair_them(chapter, passed, failed):
     verdicts = [True] * len(passed) + [False] * len(failed)
-    group = pd.DataFrame({"step": 1, "prompt": "p", "tokens": passed + failed, "passed": verdicts, "error": ""})
+    group = pd.DataFrame({"tokens": passed + failed, "passed": verdicts})
+    group = group.assign(step=1, task_id=1, prompt="p", error="")
     pairs = chapter["pair_up"](group.assign(completion=[f"text {i}" for i in group.index]))
     few, many = sorted((passed, failed), key=len)
     ways = itertools.permutations(many, len(few))

@@ -17,22 +17,22 @@ from grpo_utils.runs import chain, commands
 PARAMETERS = 'RECIPE: str = "smoke-code"\nOVERRIDES: dict = {}'
 START = """
 import hashlib, json, time
-from grpo_utils import recipes, runs
-recipe = recipes.load(RECIPE, OVERRIDES)
-run = runs.start(recipe)
+from grpo_utils import runs
+recipe = runs.load_recipe(RECIPE, OVERRIDES)
+run = runs.start_run(recipe)
 """
 MEASURE = """
 for number in range(4):
     path = run / "evaluations" / f"base.test.{number}shot.json"
     if not path.is_file():
         time.sleep(0.1)
-        runs.write(path, json.dumps({"value": hashlib.sha256(bytes([number])).hexdigest()}))
+        runs.write_file(path, json.dumps({"value": hashlib.sha256(bytes([number])).hexdigest()}))
 """
 TRAIN = """
-with runs.alone(run):
+with runs.hold_lock(run):
     done = runs.drop_damaged(run)
     steps = json.loads((done[-1] / "state.json").read_text()) if done else []
-    runs.write(run / "training_log.jsonl", "".join(json.dumps(step) + "\\n" for step in steps))
+    runs.write_file(run / "training_log.jsonl", "".join(json.dumps(step) + "\\n" for step in steps))
     while len(steps) < 6:
         time.sleep(0.1)
         steps.append(hashlib.sha256(json.dumps(steps).encode()).hexdigest())
@@ -42,15 +42,15 @@ with runs.alone(run):
         folder.mkdir(parents=True)
         (folder / "weights").write_bytes(steps[-1].encode() * 1000)
         (folder / "state.json").write_text(json.dumps(steps))
-        runs.seal(folder)
+        runs.seal_adapter(folder)
 """
 REPORT = """
 records = [runs.read_json(path)["value"] for path in sorted((run / "evaluations").glob("*.json"))]
 weights = [folder.joinpath("weights").read_text()[:64] for folder in runs.checkpoints(run)]
 log = [json.loads(line) for line in (run / "training_log.jsonl").read_text().splitlines()]
 assert (len(records), len(weights), len(log)) == (4, 6, 6)
-runs.write(run / "results.csv", "\\n".join([*records, *weights, *log]))
-runs.write(run / "results.md", "| table |\\n")
+runs.write_file(run / "results.csv", "\\n".join([*records, *weights, *log]))
+runs.write_file(run / "results.md", "| table |\\n")
 (run / "figures").mkdir(exist_ok=True)
 (run / "figures" / "curve.svg").write_text(f"<svg>{log[-1]}</svg>")
 """

@@ -142,8 +142,8 @@ def test_a_second_run_in_the_same_folder_is_locked_out(chain, undisturbed):
 
 
 def test_the_lock_is_held_once_by_a_process_and_those_it_starts(tmp_path):
-    ask = "import sys; from pathlib import Path; from grpo_utils import runs; runs.ORPHAN_SECONDS = 0\n"
-    ask += "with runs.alone(Path(sys.argv[1])): print('mine')"
+    ask = "import sys; from pathlib import Path; from grpo_utils import runs; runs.folder.ORPHAN_SECONDS = 0\n"
+    ask += "with runs.hold_lock(Path(sys.argv[1])): print('mine')"
     other, own = tmp_path / "other", tmp_path / "own"
 
     def child(run: Path, **variables: str) -> str:

@@ -15,11 +15,9 @@ HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 
 
 def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
-    """A row as TRL writes it: the prompt is the whole chat, decoded."""
-    chat = tasks.prompt_messages(task, RECIPE.prompt, tasks.worked_examples(RECIPE, 1))
-    prompt = "\n".join(f"{message['role']}\n{message['content']}" for message in chat) + "\nassistant\n"
-    row = {"step": 3, "prompt": prompt, "completion": completion, "tests": paid, "runs": 1.0, "strict_format": None}
-    return row | {"advantage": advantage}
+    """A row as TRL writes it."""
+    row = {"step": 3, "prompt": "the whole chat", "completion": completion, "task_id": task.task_id}
+    return row | {"tests": paid, "runs": 1.0, "strict_format": None, "advantage": advantage}
 
 
 @pytest.fixture
@@ -51,13 +49,6 @@ def test_a_group_is_shown_with_its_task_best_first(run):
     assert [one.verdict for one in second.completions] == ["no answer"]
 
 
-def test_a_prompt_finds_its_task_when_a_tokenizer_changed_its_white_space(run):
-    path = run / "checkpoints" / "completions" / "completions_00003.parquet"
-    frame = pd.read_parquet(path)
-    frame.assign(prompt=frame.prompt.str.replace(" == ", "==").str.replace("\n", " ")).to_parquet(path)
-    assert len(Rollouts(RECIPE, run)["step 3"]) == 2
-
-
 def test_steps_are_in_order_and_read_only_when_they_are_asked_for(run):
     folder = run / "checkpoints" / "completions"
     (folder / "completions_00020.parquet").write_bytes(b"PAR1 cut short")
@@ -74,9 +65,10 @@ def test_a_table_without_a_reward_of_the_recipe_is_called_damaged(run):
         Rollouts(RECIPE, run)["step 3"]
 
 
-def test_a_prompt_of_another_data_set_is_told(run):
+@pytest.mark.parametrize("task_id", [-1, "another"])
+def test_a_task_of_another_data_set_is_told(run, task_id):
     path = run / "checkpoints" / "completions" / "completions_00003.parquet"
-    pd.read_parquet(path).assign(prompt="user\nSomething else\nassistant\n").to_parquet(path)
+    pd.read_parquet(path).assign(task_id=task_id).to_parquet(path)
     with pytest.raises(runs.RunError, match="the data set has changed"):
         Rollouts(RECIPE, run)["step 3"]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_utils import policy, runs, training
+from grpo_utils import policy, runs, tasks, training
 
 WEIGHTS = "adapter_model.safetensors"
 TIMES = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second")
@@ -124,6 +125,17 @@ def test_a_checkpoint_holds_the_policy_alone(load):
     assert not [path for path in checkpoint.iterdir() if path.is_dir()]
     start = load_file(run / "checkpoints" / runs.WARM_START / WEIGHTS)
     assert load_file(checkpoint / WEIGHTS).keys() == start.keys()
+
+
+def test_every_completion_is_stored_with_its_task(load):
+    recipe = load(max_steps=2, gradient_accumulation_steps=2)
+    run = runs.start_run(recipe)
+    training.train(recipe, run)
+    asked = {task.task_id: task.question(recipe.prompt) for task in tasks.load_split(recipe, "train")}
+    stored = [pd.read_parquet(path) for path in (run / "checkpoints" / "completions").glob("*.parquet")]
+    assert [len(frame) for frame in stored] == [8, 8]
+    for row in pd.concat(stored).itertuples():
+        assert "".join(asked[row.task_id].split()) in "".join(row.prompt.split())  # pyright: ignore
 
 
 def test_an_adapter_on_4_bit_weights_keeps_its_precision(load, monkeypatch):
