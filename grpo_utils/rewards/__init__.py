@@ -6,8 +6,8 @@
 (['tests', 'strict_format'], [1.0, 0.25])
 
 A reward is a function `reward(completions, **columns) -> list[float | None]`: one number per completion, or None for
-"not known" (a fault of the sandbox, an unreadable gold answer). `columns` are those of the data set as lists of the same
-length, and what the trainer knows besides (`prompts`, `completion_ids`). What stands behind a `*` are settings.
+"not known" (a fault of the sandbox, an unreadable gold answer). `columns` are those of the data set, as lists of the
+same length, and what the trainer knows besides (`prompts`, `completion_ids`). What stands behind a `*` are settings.
 
 Nothing here imports torch, transformers or TRL before a reward is called.
 """

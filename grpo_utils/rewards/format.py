@@ -50,8 +50,8 @@ def tag_count(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, 
     After Will Brown's `xmlcount_reward_func`, whose penalty has no floor.
 
     Example:
-        >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer></answer>" + "!" * 100])
-        [1.0, 0.5, 0.4]
+        >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer></answer>" + 9 * "!"])
+        [1.0, 0.5, 0.491]
     """
     marks = _marks(tags)
     rewards: list[float | None] = []

@@ -2,7 +2,7 @@
 
 TRL awaits it (`training.teacher_reward`) beside the rewards of the registry; notebook 09 measures how far it can be
 trusted. Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget
-holds over kills and over all processes of a training. One asks at a time, so `parallel` counts for all of them together.
+holds over kills and over all processes of a training. One asks at a time, so `parallel` counts for all together.
 
 What it does not do: ask again after a failure (the next batch with the same text does), or read what a teacher thinks
 before it answers.
@@ -169,25 +169,21 @@ async def _replies(chats: dict[str, Chat], settings: Teacher) -> dict[str, tuple
     gate = asyncio.Semaphore(settings.parallel)
     key = os.environ.get(KEY_VARIABLE)
     is_local = httpx.URL(settings.url).host in ("127.0.0.1", "localhost")  # no proxy stands before it
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(
-        base_url=settings.url,
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=None,
-        trust_env=not is_local,
+        base_url=settings.url, headers=headers, timeout=None, trust_env=not is_local
     ) as client:
-
-        async def grade(asking: Chat) -> tuple[str, float | None]:
-            async with gate:
-                return await _reply(client, asking, settings)
-
-        return dict(zip(chats, await asyncio.gather(*map(grade, chats.values())), strict=True))
+        replies = [_reply(client, asking, settings, gate) for asking in chats.values()]
+        return dict(zip(chats, await asyncio.gather(*replies), strict=True))
 
 
-async def _reply(client: httpx.AsyncClient, asking: Chat, settings: Teacher) -> tuple[str, float | None]:
+async def _reply(
+    client: httpx.AsyncClient, asking: Chat, settings: Teacher, gate: asyncio.Semaphore
+) -> tuple[str, float | None]:
     """The outcome of one call and its grade; whatever goes wrong on the other side is an outcome, no exception."""
     request = {"model": settings.model, "messages": asking, "temperature": 0, "max_tokens": 1}
     try:
-        async with asyncio.timeout(settings.timeout):
+        async with gate, asyncio.timeout(settings.timeout):  # the time at the gate does not count
             reply = await client.post("chat/completions", json=request | {"logprobs": True, "top_logprobs": 20})
     except TimeoutError:
         return "timeout", None
