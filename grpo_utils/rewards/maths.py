@@ -64,12 +64,7 @@ def numeric(
     """1 when the final number in the last tag is the gold number up to a share of it, else 0.
 
     For measured or rounded answers. Where answers are large integers, 10,001 is not 10,000: take `soft_correctness`.
-
-    Args:
-        completions: strings or chats.
-        tags: names of the sections; the last one holds the answer.
-        tolerance: largest difference, as a share of the larger number; near 0 also the largest difference itself.
-        columns: `answer`, the gold number as text; None is paid where it has no number.
+    `tolerance` is a share of the larger number; near 0 also the largest difference itself.
     """
 
     def close(number: Fraction, gold: Fraction) -> bool:

@@ -74,7 +74,6 @@ async def teacher(
         ledger: the file of all calls, made if need be; a LedgerError says that it cannot be used.
         prompts: strings or chats, one per completion; equal ones are a group. The last message is the question.
         log_metric: TRL's. It is told how many calls ended how: `teacher/scored`, `teacher/over budget` and so on.
-        columns: whatever else TRL passes.
     """
     thoughts = [extract_tag(text, tags[0]) for text in texts(completions)]
     chats = [chat(question, thought or "") for question, thought in zip(texts(prompts), thoughts, strict=True)]

@@ -78,19 +78,6 @@ class MathsTask(Task):
         return self.text
 
     def reference_answer(self, tags: Sequence[str]) -> str:
-        """Returns the worked solution and the gold number in their tags.
-
-        Example:
-            >>> row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\\n42 - 2 = 40\\n#### 40"}
-            >>> print(MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")))
-            <reasoning>
-            6 * 7 = 42
-            42 - 2 = 40
-            </reasoning>
-            <answer>
-            40
-            </answer>
-        """
         return sections(tags, self.solution, self.answer)
 
     def wrong_answer(self, tags: Sequence[str]) -> str:

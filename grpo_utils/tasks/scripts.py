@@ -55,19 +55,6 @@ class ScriptTask(ProgramTask):
         return min(prompt.visible_asserts, len(self.inputs))
 
     def question(self, prompt: Prompt) -> str:
-        """Returns the user's message.
-
-        Example:
-            >>> from grpo_utils import runs
-            >>> row = {"task_id": 1, "text": "Add two numbers.", "code": "...", "inputs": ["2 3\\n"], "outputs": ["5"]}
-            >>> print(ScriptTask.from_row(row, "here").question(runs.load_recipe("cpu-code").prompt))
-            Add two numbers.
-            Write a whole program that reads standard input and prints to standard output. It must pass this test:
-            Input:
-            2 3
-            Output:
-            5
-        """
         ask = "Write a whole program that reads standard input and prints to standard output."
         shown = self.shown(prompt)
         if not shown:
