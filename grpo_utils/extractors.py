@@ -76,10 +76,6 @@ def extract_fenced(text: str) -> str | None:
     """Returns the body of the first Markdown code fence, or None without one. A fence left open runs to the end.
 
     A fence is of three or more backticks or, at the start of a line, tildes. A language that is Python's is left out.
-
-    Example:
-        >>> extract_fenced("Here it is: ```python\\nx = 1\\n``` Done.")
-        'x = 1'
     """
     return next(_fenced(text), None)
 
@@ -97,16 +93,9 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def extract_code(text: str, tag: str) -> str | None:
-    """Returns the code inside `<tag>`, without a fence around it, or None when the tag is missing: the strict rule.
-
-    Example:
-        >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", "answer")
-        'x = 1'
-    """
+    """Returns the code inside `<tag>`, without a fence around it, or None when the tag is missing: the strict rule."""
     tagged = extract_tag(text, tag)
-    if tagged is None:
-        return None
-    fenced = extract_fenced(tagged)
+    fenced = None if tagged is None else extract_fenced(tagged)
     return tagged if fenced is None else fenced
 
 
@@ -115,10 +104,6 @@ def extract_any_code(text: str, tag: str) -> str | None:
 
     This is the lenient rule. It tells ability from format: a policy that solves the task but ignores the tags
     scores here and not under `extract_code`.
-
-    Example:
-        >>> extract_any_code("Sure!\\ndef f():\\n    return 1", "answer")
-        'def f():\\n    return 1'
     """
     code = extract_code(text, tag)
     if code is None:
@@ -150,16 +135,13 @@ def extract_final_number(text: str) -> Fraction | None:
     """Returns the number that a text ends on, exactly, or None without one.
 
     The last `\\boxed{}` with a number in it counts, else the last number of the text. A currency sign, thousands
-    separators, a percent sign, units and a full stop do not matter: 96% is 96, as the answers of GSM8K want it.
-    Thousands may be grouped by commas, spaces (also LaTeX's `{,}` and `\\,`) or points. What is written like a number
-    and is none, as 1/0 and the version 1.2.3, is None, as is a number of more than 100 characters or with an exponent
-    beyond 99.
+    separators (commas, spaces, points), a percent sign, units and a full stop do not matter: 96% is 96, as the answers
+    of GSM8K want it. What is written like a number and is none, as 1/0 and the version 1.2.3, is None, as is a number
+    of more than 100 characters or with an exponent beyond 99.
 
     Example:
-        >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "-3/4", "72 units", "1e3", "It is 42.")]
-        ['2469/2', '96', '-3/4', '72', '1000', '42']
-        >>> [str(extract_final_number(text)) for text in ("10 000", "1.000,50", "3 1/2", "2 x 10^3", "1.2.3")]
-        ['10000', '2001/2', '7/2', '2000', 'None']
+        >>> [str(extract_final_number(text)) for text in ("$1,234.50", "96%", "3 1/2", "2 x 10^3", "It is 42", "1.2.3")]
+        ['2469/2', '96', '7/2', '2000', '42', 'None']
         >>> extract_final_number("so $x = \\\\boxed{\\\\frac{1}{2}}$, see page 7")
         Fraction(1, 2)
     """
@@ -243,12 +225,7 @@ def is_number(text: str) -> bool:
 
 
 def extract_numbers(text: str) -> list[Fraction]:
-    """Returns all numbers of a text, each once, in the order of their first use; of over 1,000 the last.
-
-    Example:
-        >>> [str(number) for number in extract_numbers("6 * 7 = 42, not 10-7 or $1,234.50; 42!")]
-        ['6', '7', '42', '10', '2469/2']
-    """
+    """Returns all numbers of a text, each once, in the order of their first use; of over 1,000 the last."""
     values = (_value(number) for number in NUMBER.finditer(_plain(text)) if number["digits"])
     return list(dict.fromkeys(value for value in values if value is not None))[-1000:]
 
@@ -270,13 +247,8 @@ def extract_xml_answer(text: str) -> str:
     """Returns what follows the last `<answer>`, up to the next `</answer>`, stripped: the walkthrough's own helper.
 
     This and `extract_final_answer` are the helpers of a public GSM8K walkthrough, "LLM Reinforcement Learning with
-    GRPO" (March 2025), after Will Brown's `grpo_demo.py`; they are here so that its numbers can be compared. Without
-    an opening tag the text from its start is taken, without a closing one the text to its end: a completion that
-    never uses the tags, and is nothing but the number, counts as a correct answer. `extract_tag` is the mended variant.
-
-    Example:
-        >>> extract_xml_answer("<answer>41</answer> no, <answer>42</answer>"), extract_xml_answer("42")
-        ('42', '42')
+    GRPO" (March 2025), after Will Brown's `grpo_demo.py`; they are here so that its numbers can be compared. A text
+    without tags is its own answer. `extract_tag` is the mended variant.
     """
     return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
 
@@ -284,9 +256,7 @@ def extract_xml_answer(text: str) -> str:
 def extract_final_answer(text: str) -> str:
     """Returns the digits of the first number in `extract_xml_answer`, without commas: the walkthrough's own helper.
 
-    It is "0" when there is no number, so an empty completion is right wherever the answer is 0. It drops signs and
-    everything behind a decimal point, and of "5 + 3 = 8" it takes the 5. `extract_final_number` of `extract_tag` is
-    the mended variant.
+    It is "0" when there is no number. `extract_final_number` of `extract_tag` is the mended variant.
 
     Example:
         >>> [extract_final_answer(f"<answer>{text}</answer>") for text in ("$1,234.50", "-3/4", "5 + 3 = 8", "none")]
@@ -299,24 +269,12 @@ def extract_final_answer(text: str) -> str:
 def follows_format(text: str, tags: Sequence[str]) -> bool:
     """Whether the text is the tagged sections in order, each exactly once, with nothing but white space around them.
 
-    Args:
-        text: one completion.
-        tags: names of the sections, such as `("thought", "answer")`.
-
     Example:
-        >>> follows_format("<thought>a\\nb</thought>\\n<answer>42</answer>", ("thought", "answer"))
-        True
-        >>> follows_format("<answer>42</answer>", ("thought", "answer"))
-        False
+        >>> tags = ("thought", "answer")
+        >>> follows_format("<thought>a\\nb</thought>\\n<answer>42</answer>", tags), follows_format("42", tags)
+        (True, False)
     """
-    if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
-        return False
-    rest = text
-    for tag in tags:
-        before, _, rest = rest.partition(f"<{tag}>")
-        if before.strip():
-            return False
-        _, closed, rest = rest.partition(f"</{tag}>")
-        if not closed:
-            return False
-    return not rest.strip()
+    if any(text.count(mark) != 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>")):
+        return False  # so each `.*?` below can end in one place alone: no search is repeated
+    names = map(re.escape, tags)
+    return re.fullmatch("".join(rf"\s*<{name}>.*?</{name}>" for name in names) + r"\s*", text, re.DOTALL) is not None

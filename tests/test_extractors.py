@@ -119,6 +119,11 @@ def test_the_final_number_is_exact_however_it_is_written(text, expected):
     assert extract_final_number(text) == (None if expected is None else Fraction(expected))
 
 
+def test_all_numbers_come_once_each_in_their_order():
+    numbers = extract_numbers("6 * 7 = 42, not 10-7 or $1,234.50; 42!")
+    assert list(map(str, numbers)) == ["6", "7", "42", "10", "2469/2"]
+
+
 @pytest.mark.parametrize(("text", "xml_answer", "final_answer"), CORPUS["walkthrough"])
 def test_the_helpers_of_the_walkthrough_do_what_they_did(text, xml_answer, final_answer):
     assert extract_xml_answer(text) == xml_answer

@@ -5,17 +5,11 @@
 >>> [function.__name__ for function in functions], weights
 (['tests', 'strict_format'], [1.0, 0.25])
 
-A reward is a function `reward(completions, **columns) -> list[float | None]`: one number per completion, where
-`columns` holds the columns of the data set as lists of the same length, and what the trainer knows besides
-(`prompts`, `completion_ids`). A completion is a string or a list of chat messages. What stands behind a `*` in a
-reward's signature are its settings; `build_rewards` binds those that it is given with `functools.partial`, so that a
-configured reward can still be pickled and keeps its name. None means "not known": a fault of the sandbox, an
-unreadable gold answer.
+A reward is a function `reward(completions, **columns) -> list[float | None]`: one number per completion, or None for
+"not known" (a fault of the sandbox, an unreadable gold answer). `columns` are those of the data set, as lists of the
+same length, and what the trainer knows besides (`prompts`, `completion_ids`). What stands behind a `*` are settings.
 
-`registry` has the decorator that makes a function a reward; `code`, `maths`, `format` and `length` hold the rewards. A
-reward of your own can stand in any of them. Nothing here imports torch, transformers or TRL before a reward is called.
-
-What they do not do: weigh each other (TRL does, with the weights), or tell whether reasoning is sound.
+Nothing here imports torch, transformers or TRL before a reward is called.
 """
 
 from .code import (

@@ -1,20 +1,8 @@
 """The audit: what every reward pays for completions whose worth is known, over a whole data set, before training.
 
-A reward that can never fire is the most common silent bug of public GRPO notebooks. So each task is answered in
-seven ways, and each reward has said in its registration what it must pay for them:
-
-| kind | completion |
-|---|---|
-| gold | the reference answer, written as the policy should write it |
-| empty | nothing |
-| echo | the question, repeated |
-| format_only | the tags with next to nothing in them |
-| wrong | right format, plausible content, wrong result |
-| truncated | the gold answer, cut off in the middle at the limit of tokens |
-| padded | the gold answer, its thought drawn out by 3,000 characters |
-
-A task whose reference the sandbox cannot judge, or whose asserts the reference's own code decides, can teach nothing:
-the audit names all of them, why, and the key of the recipe that leaves them out of training and evaluation alike.
+Each task is answered in seven ways (`completion`), and each reward has said in its registration what it must pay for
+them. A task whose reference the sandbox cannot judge, or whose asserts the reference's own code decides, can teach
+nothing: the audit names all of them, why, and the key of the recipe that leaves them out.
 
 What it does not do: find a reward that a clever policy can earn without solving the task. It knows seven completions.
 """
@@ -25,7 +13,7 @@ What it does not do: find a reward that a clever policy can earn without solving
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +37,7 @@ class AuditError(UserError):
 
 @dataclass(frozen=True)
 class Example:
-    """One task, and two answers to it whose worth is known.
-
-    Attributes:
-        question: what the policy is asked.
-        gold: the reference answer, in the format that the rewards look for.
-        wrong: an answer in that format which is plausible and wrong.
-        columns: what the data set holds for this task, by column.
-        split: that the task is of.
-        task_id: its number or name in that split.
-    """
+    """One task, and two answers to it in the format that the rewards look for: a right and a wrong one."""
 
     question: str
     gold: str
@@ -101,8 +80,8 @@ def audit_rewards(
     """Scores seven kinds of completions of every task with every reward, and compares with what the rewards promise.
 
     Args:
-        rewards: from `rewards.build`.
-        examples: the tasks, from `examples`.
+        rewards: from `build_rewards`.
+        examples: the tasks, from `audit_examples`.
         tags: names of the tagged sections.
         weights: one per reward; default: 1 for each.
         max_completion_length: tokens at which a completion is cut off.
@@ -126,41 +105,33 @@ def audit_rewards(
         >>> report.failures, report.table.loc["wrong"].tolist()
         ([], [0.0, 1.0, 0.25])
     """
+    # 1. what every reward pays for every completion
     weights = [1.0] * len(rewards) if weights is None else weights
     batch = [(kind, example) for example in examples for kind in KINDS]
     completions = [completion(kind, example, tags) for kind, example in batch]
-    ids = [list(encode(text))[:max_completion_length] for text in completions]
     columns = {name: [example.columns[name] for _, example in batch] for name in examples[0].columns}
     columns["prompts"] = [example.question for _, example in batch]
     columns["completion_ids"] = [
-        [0] * max_completion_length if kind == "truncated" else each for (kind, _), each in zip(batch, ids, strict=True)
+        [0] * max_completion_length if kind == "truncated" else list(encode(text))[:max_completion_length]
+        for (kind, _), text in zip(batch, completions, strict=True)
     ]
-    questions = columns["prompts"]
-    names = [reward.__name__ for reward in rewards]
-    scores = pd.DataFrame(
-        {name: reward(completions, **columns) for name, reward in zip(names, rewards, strict=True)}, dtype=float
-    )
-    scores["weighted sum"] = scores.fillna(0.0)[names] @ list(weights)
+    paid = {reward.__name__: reward(completions, **columns) for reward in rewards}
+    scores = pd.DataFrame(paid, dtype=float)
+    scores["weighted sum"] = scores.fillna(0.0)[[*paid]] @ list(weights)
     kinds = pd.Series([kind for kind, _ in batch])
-    golds = _golds(names, completions, tags, columns, kinds)
+    # 2. which tasks the sandbox cannot judge: they are held to no promise
+    golds: list[Verdict] = []
+    if has_programs(columns) and any("candidate_may_decide" in registered(name).settings for name in paid):
+        golds = verdicts(completions, tags, columns)[:: len(KINDS)]  # those that the rewards graded; gold comes first
     apart, failures, notes = _apart(examples, golds, candidate_may_decide)
     kept = pd.Series([i // len(KINDS) not in apart for i in range(len(batch))])
+    # 3. what is paid against what was promised
     if kept.any():  # else the table shows what is paid where nothing can be judged
         scores, kinds = scores[kept], kinds[kept]
-        reasons = {i: _reason(golds[i // len(KINDS)]) for i in kinds.index if golds and kinds[i] == "gold"}
-        for name in names:
-            failures += _broken_promises(name, scores[name], kinds, questions, reasons)
+        for name in paid:
+            failures += _broken_promises(name, scores[name], kinds, examples, golds)
     table = scores.groupby(kinds).mean().loc[list(KINDS)]
     return Audit(table, failures + (_cancelled(table) if kept.any() else []), notes)
-
-
-def _golds(
-    names: Sequence[str], completions: Sequence[str], tags: Sequence[str], columns: Mapping[str, Any], kinds: pd.Series
-) -> list[Verdict]:
-    """The verdicts on the gold answers, where a reward asks the sandbox; they are those that it graded."""
-    if not has_programs(columns) or not any("candidate_may_decide" in registered(n).settings for n in names):
-        return []
-    return [v for v, kind in zip(verdicts(completions, tags, columns), kinds, strict=True) if kind == "gold"]
 
 
 def _apart(
@@ -225,14 +196,14 @@ def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
         "echo": example.question,
         "format_only": "\n".join(f"<{tag}>{'hm' if tag != tags[-1] else 'pass'}</{tag}>" for tag in tags),
         "wrong": example.wrong,
-        "truncated": example.gold[: len(example.gold) // 2],
+        "truncated": example.gold[: len(example.gold) // 2],  # its tokens are counted as all that are allowed
         "padded": example.gold.replace(f"</{tags[0]}>", f" {PADDING}</{tags[0]}>", 1),
     }[kind]
 
 
 def _broken_promises(
-    name: str, scores: pd.Series, kinds: pd.Series, questions: Sequence[str], reasons: Mapping[int, str]
-) -> Iterable[str]:
+    name: str, scores: pd.Series, kinds: pd.Series, examples: Sequence[Example], golds: Sequence[Verdict]
+) -> Iterator[str]:
     entry = registered(name)
     for kind in KINDS:
         promised = entry.pays.get(kind, entry.high if kind == "gold" else (entry.low, entry.high))
@@ -241,10 +212,11 @@ def _broken_promises(
         off = paid[(paid < low - TOLERANCE) | (paid > high + TOLERANCE)]
         if len(off):
             wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            first = off.index[0] // len(KINDS)
             yield (
                 f"{name!r} must pay {wanted} for {kind.replace('_', ' ')} completions and pays "
                 f"{off.iloc[0]:g} for {len(off)} of {len(paid)}, first for "
-                f"{questions[off.index[0]][:70]!r}{reasons.get(off.index[0], '')}."
+                f"{examples[first].question[:70]!r}{_reason(golds[first]) if golds and kind == 'gold' else ''}."
             )
     if scores.isna().all():
         yield f"{name!r} pays for nothing: it knows no gold answer."
@@ -264,12 +236,7 @@ def _cancelled(table: pd.DataFrame) -> list[str]:
 
 
 def audit_examples(batch: Sequence[Task], prompt: Prompt, split: str = "train") -> list[Example]:
-    """Returns tasks as the audit takes them.
-
-    Args:
-        batch: the tasks.
-        prompt: the recipe's `prompt` block: tags, and the number of asserts shown.
-        split: that they are of, to name them by.
+    """Returns tasks of one split as the audit takes them.
 
     Example:
         >>> from grpo_utils import runs, tasks
@@ -278,5 +245,7 @@ def audit_examples(batch: Sequence[Task], prompt: Prompt, split: str = "train") 
         '<thought>\\n6 * 7 = 42\\n</thought>\\n<answer>\\n47\\n</answer>'
     """
     tags = prompt.tags
-    answers = [(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns()) for t in batch]
-    return [Example(*parts, split, task.task_id) for parts, task in zip(answers, batch, strict=True)]
+    return [
+        Example(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns(), split, t.task_id)
+        for t in batch
+    ]

@@ -1,10 +1,9 @@
 """Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
-They read the columns `asserts`, `setup` and `names`. A column `prelude` adds code that stands before the program, and
-`showable` says which tests a prompt may show; without it, all of them. Of scripts they read `inputs` and `outputs`, and
-each pair is to them what an assert is. Evaluation reads the columns by the same functions, in `tasks.code`, and counts
-verdicts by the same one, `counted`. A program of a batch is run once, however often it comes and however many of these
-rewards a recipe names: each only grades the verdicts in its own way.
+They read the columns of `tasks.check_of`; `showable` says which tests a prompt may show, without it all of them. Of
+scripts each pair of input and output is to them what an assert is. Evaluation reads the columns by the same functions
+and counts verdicts by the same one, `counted`. A program of a batch is run once, however often it comes and however
+many of these rewards a recipe names.
 """
 
 import functools
@@ -30,21 +29,15 @@ class SandboxFault(UserError):
 
 
 def judge_checks(checks: Sequence[Check | Script], sandbox: Sandbox) -> list[Verdict]:
-    """Returns the verdicts on candidates.
-
-    Raises:
-        SandboxFault: the sandbox itself failed, so nothing is known about some candidate.
-    """
+    """Returns the verdicts on candidates, or raises SandboxFault where nothing is known about one."""
     return _without_faults(sandbox.check_many(checks))
 
 
 def counted(verdict: Verdict, candidate_may_decide: bool) -> Verdict:
     """Returns a verdict as it counts, in rewards and evaluation alike.
 
-    Args:
-        verdict: of the sandbox.
-        candidate_may_decide: of the recipe's `dataset` block. Where it is not set and the program's own code decided an
-            outcome, no assert counts as passed: its `__eq__` may call everything equal.
+    Where the program's own code decided an outcome, and the recipe's `dataset.candidate_may_decide` does not let it, no
+    assert counts as passed: its `__eq__` may call everything equal.
 
     Example:
         >>> own = Verdict("passed", 1, 1, ("passed",), decided_by_candidate=True)
@@ -81,15 +74,10 @@ class Shown(NamedTuple):
 
 
 def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[..., list[float | None]]:
-    """Makes a reward of a rule that grades one verdict.
+    """Makes a reward of a rule that grades one verdict, by what of the tests the prompt showed.
 
-    Args:
-        grade: gets the verdict and what of the tests the prompt showed, and returns the reward.
-
-    Returns:
-        A reward with the settings `tags`, `visible_asserts`, `candidate_may_decide` (see `counted`) and
-        `stop_on_fault`. When the sandbox itself fails it pays None, or raises SandboxFault if `stop_on_fault` is set.
-        A trainer wants that: TRL takes None for "not known", but adds it up as 0 when another reward knows the sample.
+    When the sandbox itself fails the reward pays None, or raises SandboxFault if `stop_on_fault` is set. A trainer
+    wants that: TRL takes None for "not known", but adds it up as 0 when another reward knows the sample.
     """
 
     @functools.wraps(grade)
@@ -105,10 +93,10 @@ def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[...,
         every = verdicts(completions, tags, columns)
         if stop_on_fault:
             _without_faults(every)
-        pairs = zip(every, (_shown(row, visible_asserts) for row in _rows(columns)), strict=True)
+        shown = [_shown(row, visible_asserts) for row in _rows(columns)]
         return [
-            None if one.status == "infrastructure" else grade(counted(one, candidate_may_decide), shown)
-            for one, shown in pairs
+            None if one.status == "infrastructure" else grade(counted(one, candidate_may_decide), seen)
+            for one, seen in zip(every, shown, strict=True)
         ]
 
     return graded
@@ -152,8 +140,6 @@ def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
 def tests(verdict: Verdict, shown: Shown) -> float:
     """1 when the code passes every assert of the task, shown and hidden, else 0.
 
-    open-r1's `code_reward` pays the share of test cases that pass; that is `tests_graded`.
-
     Example:
         >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
         >>> tests(["<answer>def inc(n): return n + 1</answer>"], **task)
@@ -168,11 +154,6 @@ def tests_graded(verdict: Verdict, shown: Shown) -> float:
     """The share of the task's asserts that hold.
 
     It gives a signal where no program passes everything, and pays for special cases: watch `hidden_tests` beside it.
-
-    Example:
-        >>> task = {"asserts": [["assert inc(1) == 2", "assert inc(2) == 3"]], "setup": [""], "names": [["inc"]]}
-        >>> tests_graded(["<answer>def inc(n): return 2</answer>"], **task)
-        [0.5]
     """
     return verdict.passed / verdict.total if verdict.total else 0.0
 
@@ -184,11 +165,6 @@ def runs(verdict: Verdict, shown: Shown) -> float:
 
     A step towards `tests` for a policy that still misnames functions or breaks the syntax: in a group in which no
     program passes, it tells those that run from those that do not.
-
-    Example:
-        >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "setup": [""] * 2, "names": [["inc"]] * 2}
-        >>> runs(["<answer>def inc(n): return 0</answer>", "<answer>def inc(n): return m</answer>"], **task)
-        [1.0, 0.0]
     """
     return float(bool(verdict.outcomes) and set(verdict.outcomes) <= {"passed", "failed"})
 
@@ -235,10 +211,7 @@ def visible_tests(verdict: Verdict, shown: Shown) -> float | None:
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
 def hidden_tests(verdict: Verdict, shown: Shown) -> float | None:
-    """1 when the code passes the asserts that the prompt did not show, else 0; None when it showed them all.
-
-    Example: see `visible_tests`.
-    """
+    """1 when the code passes the asserts that the prompt did not show, else 0; None when it showed them all."""
     rest = verdict.outcomes[shown.asserts :]
     return None if shown.everything and not rest else _all_passed(rest)
 
@@ -253,13 +226,8 @@ def defines_function(
 ) -> list[float | None]:
     """1 when the code inside the last tag defines the function or class that the first assert calls, else 0.
 
-    It looks for a line that begins with `def name(` and runs nothing; code that is no Python can earn it. (To parse a
-    hostile program in the process of the trainer could crash it.) Needs the columns `asserts` and `names`.
-
-    Example:
-        >>> task = {"asserts": [["assert inc(1) == 2"]] * 2, "names": [["inc"]] * 2}
-        >>> defines_function(["<answer>def inc(n): return n</answer>", "<answer>def add(n): return n</answer>"], **task)
-        [1.0, 0.0]
+    It looks for a line that begins with `def name` and runs nothing; code that is no Python can earn it. (To parse a
+    hostile program in the process of the trainer could crash it.)
     """
     rows = zip(texts(completions), column(columns, "asserts"), column(columns, "names"), strict=True)
     found = []

@@ -1,8 +1,4 @@
-"""Rewards for the shape of a completion: its tagged sections, whatever stands in them.
-
-Most of the published ones are regular expressions, and the usual mistake is `re.match` without `re.DOTALL`: its dot
-stops at the first line break, so the reward never pays for an answer of more than one line. These search for the tags.
-"""
+"""Rewards for the shape of a completion: its tagged sections, whatever stands in them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +14,7 @@ SHAPE = {**NOTHING, "format_only": 1.0, "wrong": 1.0}
 def strict_format(
     completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
 ) -> list[float | None]:
-    """1 when the completion is its tagged sections in order and nothing else, over any number of lines, else 0.
-
-    open-r1's `format_reward` (tags think and answer) also wants a line break inside of every tag, and pays for tags
-    that occur more than once.
-
-    Example:
-        >>> strict_format(["<thought>a</thought>\\n<answer>c</answer>", "<thought>a</thought><answer>c</answer> Bye"])
-        [1.0, 0.0]
-    """
+    """1 when the completion is its tagged sections in order and nothing else, over any number of lines, else 0."""
     return [float(follows_format(text, tags)) for text in texts(completions)]
 
 
@@ -34,22 +22,23 @@ def strict_format(
 def soft_format(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any) -> list[float | None]:
     """1 when the tagged sections occur in order, each closed, with any text before, between and after them, else 0.
 
-    The `soft_format_reward_func` of the GSM8K walkthroughs wants the first section at the very start.
-
     Example:
         >>> soft_format(["Well: <thought>a</thought>, so\\n<answer>c</answer> Bye", "<thought>a<answer>c</answer>"])
         [1.0, 0.0]
     """
-    return [float(_in_order(text, tags)) for text in texts(completions)]
+    return [float(_in_order(text, _marks(tags))) for text in texts(completions)]
 
 
-def _in_order(text: str, tags: Sequence[str]) -> bool:
+def _marks(tags: Sequence[str]) -> list[str]:
+    return [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
+
+
+def _in_order(text: str, marks: Sequence[str]) -> bool:
     position = 0
-    for tag in tags:
-        for mark in (f"<{tag}>", f"</{tag}>"):
-            position = text.find(mark, position)
-            if position < 0:
-                return False
+    for mark in marks:
+        position = text.find(mark, position)
+        if position < 0:
+            return False
     return True
 
 
@@ -58,15 +47,13 @@ def tag_count(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, 
     """Partial credit: an equal share for each opening and closing tag that occurs exactly once, less one thousandth
     for each character after the last closing tag, but never below 0.
 
-    After Will Brown's `xmlcount_reward_func` (0.125 for each of four tags), whose penalty has no floor and, where a
-    line break is missing around `</answer>`, counts the whole text. open-r1's `tag_count_reward` has no penalty and
-    wants line breaks around the tags.
+    After Will Brown's `xmlcount_reward_func`, whose penalty has no floor.
 
     Example:
-        >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer></answer>" + "!" * 100])
-        [1.0, 0.5, 0.4]
+        >>> tag_count(["<thought>a</thought><answer>c</answer>", "<thought>a</thought>", "<answer></answer>" + 9 * "!"])
+        [1.0, 0.5, 0.491]
     """
-    marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
+    marks = _marks(tags)
     rewards: list[float | None] = []
     for text in texts(completions):
         share = sum(text.count(mark) == 1 for mark in marks) / len(marks)
@@ -77,15 +64,9 @@ def tag_count(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, 
 
 @reward(0.0, 1.0, {"empty": 0.0, "echo": 0.0})
 def think_format(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-    """1 when the completion begins with `<think>`, has no second one, and closes it, else 0.
-
-    The same as TRL's `think_format_reward`; that one takes chats only.
-
-    Example:
-        >>> think_format(["<think>\\nsix times seven\\n</think>\\n42", "<think>six times seven 42", "42"])
-        [1.0, 0.0, 0.0]
+    """TRL's `think_format_reward`, for strings too: 1 when the completion begins with `<think>`, has no second one, and
+    closes it, else 0.
     """
-    return [
-        float(text.startswith("<think>") and text.count("<think>") == 1 and "</think>" in text)
-        for text in texts(completions)
-    ]
+    from trl.rewards.format_rewards import think_format_reward
+
+    return [*think_format_reward([[{"content": text}] for text in texts(completions)])]

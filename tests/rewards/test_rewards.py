@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trl.rewards.format_rewards import think_format_reward
 from trl.rewards.other_rewards import get_soft_overlong_punishment
 
 from grpo_utils import rewards, runs
 from grpo_utils.rewards import REGISTRY
 from grpo_utils.runs import UserError
-
-# import gone
 from grpo_utils.sandbox import Verdict
 
 CORPUS = json.loads((Path(__file__).parents[1] / "data" / "rewards.json").read_text())
@@ -214,8 +211,9 @@ def chats(texts: list[str]) -> list[list[dict[str, str]]]:
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<b>"]), max_size=8).map("".join))
-def test_think_format_is_trls(text):
-    assert rewards.think_format([text]) == think_format_reward(chats([text]))
+def test_trls_think_format_wants_one_opening_tag_at_the_start_and_a_closing_one(text):
+    right = text.startswith("<think>") and text.count("<think>") == 1 and "</think>" in text
+    assert rewards.think_format([text]) == rewards.think_format(chats([text])) == [float(right)]
 
 
 @given(st.integers(4, 300), st.integers(0, 400))

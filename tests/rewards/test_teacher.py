@@ -136,6 +136,10 @@ def test_the_teacher_reads_the_question_and_the_reasoning_and_not_the_answer(end
     assert "WHY" in asked
     assert "CODE" not in asked
     assert "SYSTEM" not in asked
+    assert endpoint.requests[0]["messages"] == chat("QUESTION", "WHY")
+    assert chat("6 * 7?", "Six times seven.")[-1]["content"] == (
+        "Task:\n6 * 7?\n\nReasoning:\n[9f04e8b4]\nSix times seven.\n[9f04e8b4]\n\nGrade, one digit from 0 to 9:"
+    )
 
 
 # ------------------------------------------------------------------------------------------ ledger and budget

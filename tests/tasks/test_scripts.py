@@ -74,6 +74,14 @@ def test_the_prompt_shows_as_many_pairs_as_the_recipe_says():
         assert "Write a whole program" in text
 
 
+def test_the_prompt_names_input_and_output():
+    row = {"task_id": 1, "text": "Add two numbers.", "code": "...", "inputs": ["2 3\n"], "outputs": ["5"]}
+    assert ScriptTask.from_row(row, "here").question(RECIPE.prompt) == (
+        "Add two numbers.\nWrite a whole program that reads standard input and prints to standard output. "
+        "It must pass this test:\nInput:\n2 3\nOutput:\n5"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "shown", "paid"),
     [

@@ -98,6 +98,22 @@ def made(**changes):
     return tasks.CodeTask.from_row(GOOD | changes, "here")
 
 
+def test_the_reference_of_a_program_says_what_it_writes():
+    assert tasks.load_tasks("starter", "prompt")[0].reference_answer(("thought", "answer")) == (
+        "<thought>I write `remove_value` to remove all copies of a value from a list.</thought>\n"
+        "<answer>\ndef remove_value(items, value):\n    return [x for x in items if x != value]\n</answer>"
+    )
+
+
+def test_difficulty_counts_where_control_flow_can_part():
+    assert made(code="def add(a, b):\n    return [i for i in a if i] if a else None").difficulty == 2
+
+
+def test_the_function_is_the_first_name_in_the_first_test_that_the_reference_defines():
+    assert tasks.called_name(["assert inc(1) == Point(2)"], ["Point", "inc"]) == "inc"
+    assert tasks.called_name(["assert 1", "assert inc(1) == 2"], ["inc"]) == ""
+
+
 def test_a_task_may_be_named_in_words():
     assert made(task_id="mbpp/12").task_id == "mbpp/12"
 
@@ -312,6 +328,13 @@ def test_an_answer_that_is_a_number_and_nothing_else_is_the_gold_number(answer, 
     assert (task.answer, task.solution) == (gold, "")
     assert task.check(f"It is {gold}.").ok
     assert not task.check(task.wrong_answer(("thought", "answer"))).ok
+
+
+def test_the_reference_of_a_word_problem_has_no_notes_for_a_calculator():
+    row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\n42 - 2 = 40\n#### 40"}
+    assert tasks.MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")) == (
+        "<reasoning>\n6 * 7 = 42\n42 - 2 = 40\n</reasoning>\n<answer>\n40\n</answer>"
+    )
 
 
 @pytest.mark.parametrize(
