@@ -6,6 +6,7 @@ the layer does; or raises `Unavailable` with the reason. The order matters: see 
 
 import ctypes
 import os
+import resource
 import struct
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _SECCOMP_MODE_FILTER = 2
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _SIGKILL = 9
+STACK_BYTES = 64 << 20  # deep recursion is honest
 
 
 def _call(function: str, *arguments: object) -> int:
@@ -85,6 +87,15 @@ def drop_capabilities() -> str:
     nothing = ctypes.create_string_buffer(bytes(24), 24)
     _call("capset", header, nothing)
     return "no capabilities"
+
+
+def limit_resources(**limits: int) -> None:
+    """Set limits of the kernel by their names, as "NOFILE"; they cannot be raised again."""
+    for name, limit in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, allowed = resource.getrlimit(kind)
+        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def own_real_user() -> None:

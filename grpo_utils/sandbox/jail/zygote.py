@@ -8,10 +8,8 @@ import _socket  # not `socket`: what it holds would cost every fork a little
 import contextlib
 import gc
 import importlib
-import json
 import marshal
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,13 +18,13 @@ from typing import Any
 
 from . import child, kernel, seccomp
 from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT
+from .wire import send_json
 
 WATCH_SECONDS = 0.01  # how often a long check is looked after
 THREADS = 64  # of one candidate
 SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
 POOL, MOST_GAPS = 1 << 14, 10_000  # bytes of a pool of objects; gaps that are filled, for each size
 _EMPTY = sys.getsizeof(b"")
-STACK_BYTES = 64 << 20  # deep recursion is honest
 
 _INT = 4  # bytes of a descriptor in a message
 _ENDED = [signal.SIGCHLD]
@@ -63,8 +61,7 @@ def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     child.prepare()
     rehearse()
     zygote = Zygote(control, config)
-    hello = json.dumps(zygote.layers).encode()
-    control.sendall(LENGTH.pack(len(hello)) + hello)
+    send_json(control, zygote.layers)
     gc.collect()
     zygote.filling = fill_gaps()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
@@ -152,8 +149,7 @@ class Zygote:
             self._become_first_process()
         self._turn_on("privileges", kernel.limit_privileges)
         self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
-        most = most_threads(private=self.own_processes)
-        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        kernel.limit_resources(NPROC=most_threads(private=self.own_processes))
         self._turn_on("capabilities", kernel.drop_capabilities)
         files = self._turn_on("landlock", lambda: kernel.restrict_files(config["numpy"]))
         if not files:
@@ -264,13 +260,8 @@ def enter_namespaces() -> str:
 
 
 def limit_resources(memory_mb: int) -> str:
-    """Limits that every child inherits; none of them can be raised again."""
-    limits = {"AS": memory_mb << 20, "FSIZE": 0, "NOFILE": 32, "CORE": 0, "STACK": STACK_BYTES}
-    for name, limit in limits.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        _, allowed = resource.getrlimit(kind)
-        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
-        resource.setrlimit(kind, (limit, limit))
+    """Limits that every child inherits."""
+    kernel.limit_resources(AS=memory_mb << 20, FSIZE=0, NOFILE=32, CORE=0, STACK=kernel.STACK_BYTES)
     return f"{memory_mb} MiB of memory, no file writing, 32 descriptors, no core dump"
 
 

@@ -55,16 +55,15 @@ def allow_numpy() -> None:
 
 
 def module(name: str) -> types.ModuleType:
-    """A module for tests.
+    """A module for tests, if it is one of those that they may use."""
+    _require_allowed([name])
+    return STAND_INS[name]() if name in STAND_INS else importlib.import_module(name)
 
-    Raises:
-        Unsupported: it is not one of those that tests may use.
-    """
-    if name in STAND_INS:
-        return STAND_INS[name]()
-    if name not in ALLOWED:
-        raise Unsupported(f"the tests import {name!r}, which is not available to tests")
-    return importlib.import_module(name)
+
+def _require_allowed(modules: Iterable[str]) -> None:
+    for name in modules:
+        if name not in ALLOWED and name not in STAND_INS:
+            raise Unsupported(f"the tests import {name!r}, which is not available to tests")
 
 
 def _import(name: str, space: Any = None, local: Any = None, names: Iterable[str] = (), level: int = 0) -> Any:
@@ -96,12 +95,7 @@ def known_names() -> set[str]:
 
 
 def candidates(name: str, known: set[str], own: set[str]) -> bool:
-    """Whether a name that tests use is the candidate's.
-
-    Args:
-        name: of a variable.
-        known: the tests' own names.
-        own: names that are the candidate's for certain.
+    """Whether a name that tests use is the candidate's: one of its `own`, or none of those `known` to be the tests'.
 
     Raises:
         Unsupported: a module or builtin that tests may not use must not be taken for a function of the candidate.
@@ -116,15 +110,10 @@ def candidates(name: str, known: set[str], own: set[str]) -> bool:
 
 
 def require_definitions(used: frozenset[str], own: frozenset[str], code: str) -> None:
-    """See that what the tests use is the candidate's.
-
-    Args:
-        used: names in the tests that are not theirs.
-        own: the candidate's names as the task knows them.
-        code: its source text, of which the names at the start of lines are looked at.
+    """See that names which the tests use are the candidate's `own`, or stand in its code outside of blocks.
 
     Raises:
-        Unsupported: one of them is neither.
+        Unsupported: one of them is and does neither.
     """
     for name in sorted(used - own):
         if not re.search(rf"(?m)^(?![ \t#]).*\b{name}\b", code):
@@ -132,26 +121,17 @@ def require_definitions(used: frozenset[str], own: frozenset[str], code: str) ->
 
 
 def require_imports(tree: ast.AST) -> None:
-    """See that tests import only what is available to them, and replace nothing that the program has its own of.
-
-    Raises:
-        Unsupported: they do.
-    """
+    """See that tests import only what is available to them, and replace nothing that the program has its own of."""
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=replaced, ctx=ast.Store()):
                 if name in ALLOWED - stored and (name, replaced) not in (("sys", "stdout"), ("sys", "stderr")):
                     raise Unsupported(f"the tests replace '{name}.{replaced}', and the program would not see it")
-        if isinstance(node, ast.Import):
-            wanted = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            wanted = ["." * node.level + (node.module or "")]
-        else:
-            continue
-        for name in wanted:
-            if name not in ALLOWED and name not in STAND_INS:
-                raise Unsupported(f"the tests import {name!r}, which is not available to tests")
+            case ast.Import(names=wanted):
+                _require_allowed(alias.name for alias in wanted)
+            case ast.ImportFrom(level=level, module=name):
+                _require_allowed(["." * level + (name or "")])
 
 
 def loaded_names(tree: ast.AST) -> set[str]:
@@ -163,14 +143,12 @@ def bound_names(tree: ast.AST) -> set[str]:
     bound = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
             case ast.alias(name=name, asname=alias):
                 bound.add(alias or name.split(".")[0])
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 bound.add(name)
+            case _ if isinstance(getattr(node, "name", None), str):  # a definition, `except ... as`, `case ... as`
+                bound.add(node.name)  # type: ignore[attr-defined]
     return bound
 
 

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
+from functools import partialmethod
 from typing import Any
 
 from ..jail.codec import NotPlain, decode
@@ -28,11 +28,7 @@ class NeedsBody(Exception):
 
 
 def loaded(session: Session) -> None:
-    """Wait until the candidate's module has run.
-
-    Raises:
-        CandidateError: it raised.
-    """
+    """Wait until the candidate's module has run; raises what it raised."""
     kind, payload = session.receive()
     if kind == RAISED:
         raise candidate_error(payload)
@@ -46,9 +42,6 @@ def candidate_error(payload: bytes) -> CandidateError:
         return CandidateError("Exception", "")
 
 
-# ------------------------------------------------------------------------------------------ split asserts
-
-
 class _Values(dict[str, Any]):
     """The placeholders of one assert; one whose call failed raises when the assert reads it, not before."""
 
@@ -56,9 +49,7 @@ class _Values(dict[str, Any]):
         self.failures: dict[str, Exception] = {}
 
     def __missing__(self, name: str) -> Any:
-        if name in self.failures:
-            raise self.failures[name]
-        raise KeyError(name)
+        raise self.failures.get(name) or KeyError(name)
 
 
 def run_split(plan: Plan, session: Session) -> Tally:
@@ -117,9 +108,6 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
         raise Unsupported(f"the tests raise {type(error).__name__}") from None
 
 
-# ------------------------------------------------------------------------------------------ bodies
-
-
 class _Builtins(dict[str, Any]):
     """What a name means that the tests do not bind: a builtin, or something of the candidate's."""
 
@@ -137,12 +125,6 @@ class _Builtins(dict[str, Any]):
         if type(value) is remote.RemoteType or remote.is_remote(value):
             self._found[name] = value
         return value
-
-
-def _space(link: Link, plan: Plan) -> dict[str, Any]:
-    """The globals of the tests."""
-    space = {name: value for name, value in names.trusted(plan.datetime_class).items() if name not in plan.own}
-    return space | {"__builtins__": _Builtins(link, plan.own)}
 
 
 class _Judged:
@@ -164,30 +146,19 @@ class _Judged:
         if error is not None or number not in self.results:
             self.results[number] = self.results.get(number) or error
 
-    def noted(self, number: int) -> "_Note":
-        return _Note(self, number, Exception)
+    @contextlib.contextmanager
+    def _noting(self, kinds: Any, number: int) -> Iterator[None]:
+        """Note how the assert in the block went, and carry on after exceptions of these kinds."""
+        try:
+            yield
+        except kinds as error:
+            self.note(number, error)
+        else:
+            self.note(number, None)
 
-    def tried(self, number: int) -> "_Note":
-        return _Note(self, number, AssertionError)
-
-    def caught(self, number: int) -> "_Note":
-        return _Note(self, number, ())
-
-
-class _Note:
-    """Notes how the assert in its block went, and carries on; `kinds` are the exceptions that end here."""
-
-    def __init__(self, judged: _Judged, number: int, kinds: Any) -> None:
-        self._judged, self._number, self._kinds = judged, number, kinds
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None or isinstance(error, self._kinds):
-            self._judged.note(self._number, error)
-            return True
-        return False
+    noted = partialmethod(_noting, Exception)
+    tried = partialmethod(_noting, AssertionError)
+    caught = partialmethod(_noting, ())
 
 
 def run_body(plan: Plan, session: Session) -> Tally:
@@ -199,16 +170,16 @@ def run_body(plan: Plan, session: Session) -> Tally:
     remote.connect(link)
     try:
         loaded(session)
-        with _connected(session, link):
-            space = _space(link, plan)
-            space[JUDGED] = judged
-            link.share(space, body.classes)
-            for number, unit in enumerate(body.units):
-                error = _stopped_by(unit.code, space, session)
-                if error is not None:
-                    stops[number] = error
-                    if unit.is_step:
-                        break
+        _join(session, link)
+        space = {name: value for name, value in names.trusted(plan.datetime_class).items() if name not in plan.own}
+        space |= {"__builtins__": _Builtins(link, plan.own), JUDGED: judged}
+        link.share(space, body.classes)
+        for number, unit in enumerate(body.units):
+            error = _stopped_by(unit.code, space, session)
+            if error is not None:
+                stops[number] = error
+                if unit.is_step:
+                    break
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
@@ -254,8 +225,7 @@ def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], sessi
         tally.add(AssertionError("no assert ran"))
 
 
-@contextlib.contextmanager
-def _connected(session: Session, link: Link) -> Iterator[None]:
+def _join(session: Session, link: Link) -> None:
     """Tests see what the candidate prints, share its clock, and seed its random numbers with theirs."""
     sys.stdout = nowhere = _Nowhere()
 
@@ -271,7 +241,6 @@ def _connected(session: Session, link: Link) -> Iterator[None]:
 
     session.capture = capture
     time.sleep, random.seed = session.sleep, seed_both
-    yield
 
 
 class _Nowhere(io.TextIOBase):

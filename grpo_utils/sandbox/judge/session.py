@@ -57,7 +57,7 @@ class Report(NamedTuple):
     wall_seconds: float
 
 
-def compiled(source: str, name: str = "<candidate>") -> Any:
+def compiled(source: str) -> Any:
     """The code of a program, made here because a process that was just forked takes three times as long.
 
     A text that is no Python, or a very long one, stays as it is: the program's own process finds out.
@@ -66,7 +66,7 @@ def compiled(source: str, name: str = "<candidate>") -> Any:
         return source
     try:
         with warnings.catch_warnings(record=True):
-            return compile(source, name, "exec", dont_inherit=True)
+            return compile(source, "<candidate>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
         return source
 
@@ -80,11 +80,7 @@ class Zygote:
         self._poll.register(control, select.POLLIN)
 
     def start(self, timeout: float, request: tuple[Any, ...], *descriptors: int) -> "Session":
-        """Start a child that reads this request, and has these descriptors besides its connection.
-
-        Raises:
-            ZygoteDied: it does not answer.
-        """
+        """Start a child that reads this request, and has these descriptors besides its connection."""
         ours, theirs = socket.socketpair()
         session = Session(ours, self, timeout)
         data = marshal.dumps(request)
@@ -109,14 +105,13 @@ class Zygote:
         Raises:
             ZygoteDied: the zygote ended, could not fork, or the child was killed from outside.
         """
-        session.close()  # a child that waits for more ends now
+        session.connection.close()  # a child that waits for more ends now
         if not session.has_ended and (patience <= 0 or not self.has_report(patience + 0.001)):
             with contextlib.suppress(OSError):  # shows when the report lacks
                 self.control.send(KILL)
-        try:
+        data = b""
+        with contextlib.suppress(OSError):
             data = self.control.recv(REPORT.size, socket.MSG_WAITALL)
-        except OSError as error:
-            raise ZygoteDied(f"the sandbox process ended: {error}") from error
         if len(data) < REPORT.size:
             raise ZygoteDied("the sandbox process ended")
         report = Report(*REPORT.unpack(data))
@@ -142,7 +137,7 @@ class Session:
     """
 
     def __init__(self, connection: socket.socket, zygote: Zygote, timeout: float) -> None:
-        self._connection, self._zygote, self.timeout = connection, zygote, timeout
+        self.connection, self._zygote, self.timeout = connection, zygote, timeout
         self._buffer = bytearray()
         self._received = 0
         self._spent = self._excused = 0.0  # seconds of waiting, and those of them in which it had no core
@@ -173,16 +168,12 @@ class Session:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while message:
                 try:
-                    message = message[self._connection.send(message, socket.MSG_DONTWAIT) :]
+                    message = message[self.connection.send(message, socket.MSG_DONTWAIT) :]
                 except BlockingIOError:  # a child that reads nothing must not stop the clock
                     self._wait(select.POLLOUT)
 
     def receive(self) -> tuple[bytes, bytes]:
-        """The kind and payload of the next answer.
-
-        Raises:
-            Ended: the candidate ended, used up its time, or broke the protocol.
-        """
+        """The kind and payload of the next answer; raises `Ended` where there is none, or what is no answer."""
         while True:
             kind, length = HEADER.unpack(self._take(HEADER.size))
             if length > 2 * MAX_BYTES:
@@ -206,7 +197,7 @@ class Session:
             if not self.has_ended:
                 self._wait(select.POLLIN)
             try:
-                part = self._connection.recv(1 << 18)
+                part = self.connection.recv(1 << 18)
             except ConnectionResetError:  # the child ended with input unread
                 part = b""
             self._received += len(part)
@@ -220,7 +211,7 @@ class Session:
     def _wait(self, event: int) -> None:
         if self.stopped is not None:
             raise self.stopped
-        self._poll.modify(self._connection, event)
+        self._poll.modify(self.connection, event)
         self._ready()
 
     def _ready(self) -> set[int]:
@@ -259,14 +250,11 @@ class Session:
     def run_script(self, stdin: bytes, feed: int, output: int) -> bytes:
         """Feed a script and collect what it prints, until nobody can write to its standard output any more.
 
-        Args:
-            stdin: what it can read.
-            feed: file descriptor of the pipe to its standard input; closed here.
-            output: file descriptor of the pipe from its standard output.
+        `feed` and `output` are file descriptors of pipes; the first is closed here.
         """
         printed = bytearray()
         os.set_blocking(feed, False)
-        self._poll.unregister(self._connection)
+        self._poll.unregister(self.connection)
         self._poll.register(output, select.POLLIN)
         self._poll.register(feed, select.POLLOUT)
         try:
@@ -288,10 +276,7 @@ class Session:
                 os.close(feed)
             self.printed += printed[:MAX_CAPTURED]
             self._poll.unregister(output)
-            self._poll.register(self._connection, select.POLLIN)
-
-    def close(self) -> None:
-        self._connection.close()
+            self._poll.register(self.connection, select.POLLIN)
 
 
 def _fed(feed: int, stdin: bytes) -> bytes:
