@@ -18,7 +18,7 @@ SELF_TEST = (
     ("an honest program passes", _HONEST, "passed"),
     ("a wrong one does not", "def add(a, b): return 3", "failed"),
     ("leaving early is no way to pass", "import os\ndef add(a, b): os._exit(0)", "crash"),
-    ("nor is an object that equals everything", "from unittest.mock import ANY\ndef add(a, b): return ANY", "unsupported"),
+    ("nor is what equals everything", "from unittest.mock import ANY\ndef add(a, b): return ANY", "unsupported"),
     ("files cannot be read", f"open('/etc/passwd').read()\n{_HONEST}", "error"),
     ("or written", f"open('/tmp/sandbox_self_test', 'w')\n{_HONEST}", "error"),
     ("no network", f"import socket\nsocket.socket()\n{_HONEST}", "error"),

@@ -83,17 +83,10 @@ def _deeply(action: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def encode(value: Any, drain: bool = False) -> bytes:
-    """Write one value of plain data.
-
-    Args:
-        value: anything.
-        drain: whether the items of an iterator are taken, up to `MAX_ITEMS`.
-
-    Returns:
-        At most `MAX_BYTES` bytes of ASCII.
+    """Write one value of plain data; with `drain`, of an iterator the items that it has, up to `MAX_ITEMS`.
 
     Raises:
-        NotPlain: the value is something else, or longer.
+        NotPlain: the value is something else, or takes more than `MAX_BYTES`.
 
     Example:
         >>> encode((1, 2.5, {"a"}))
@@ -117,25 +110,17 @@ def limited(text: str) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Read one value of plain data from hostile bytes; it shares nothing with the process that wrote it.
+    """Read one value of plain data from hostile bytes.
 
     Raises:
         NotPlain: the bytes are not a value.
-
-    Example:
-        >>> decode(b'{"tuple":[1,2.5,{"set":["a"]}]}')
-        (1, 2.5, {'a'})
     """
     reader = Reader()
     return _deeply(lambda: reader.read(parse(data)))
 
 
 def parse(data: bytes) -> Any:
-    """The JSON of hostile bytes.
-
-    Raises:
-        NotPlain: they are none.
-    """
+    """The JSON of hostile bytes."""
     try:
         return _loads(data.decode())
     except ValueError as error:
@@ -147,7 +132,7 @@ class Writer:
 
     Args:
         table: the objects that the other side has; None to write values without identity.
-        classes: classes that both sides have, with their names.
+        classes: those that both sides have, with their names.
         reference: writes what is not plain data; by default it raises NotPlain.
     """
 
@@ -162,8 +147,7 @@ class Writer:
 
     def message(self, value: Any, states: Iterable[int] = ()) -> bytes:
         """A whole message: the value, the attributes of the instances in it, and the state of objects by number."""
-        result: bytes = _deeply(self._message, value, states)
-        return result
+        return _deeply(self._message, value, states)
 
     def _message(self, value: Any, states: Iterable[int]) -> bytes:
         objects = self.table.objects if self.table else {}
@@ -206,8 +190,8 @@ class Writer:
             name = _VIEWS[kind]
             return f'{{"{name}":{self.pairs(value.mapping) if name == "items" else self.items(value)}}}'
         name = f"{kind.__module__}.{kind.__name__}"
-        if name in _LIBRARY_WRITERS:
-            return f'{{"{kind.__name__}":{_LIBRARY_WRITERS[name](self, value)}}}'
+        if name in _REBUILT:
+            return f'{{"{kind.__name__}":{self.items(_REBUILT[name](value))}}}'
         if kind.__module__ == "numpy" and hasattr(kind, "dtype") and value.dtype.kind in _NUMPY_KINDS:
             return f'{{"{"ndarray" if name == "numpy.ndarray" else "scalar"}":{_write_array(self, value)}}}'
         if self._reference is None:
@@ -281,23 +265,23 @@ _WRITERS: dict[type, Callable[[Writer, Any], str]] = {
     _defaultdict: lambda writer, value: f"[{writer.factory(value.default_factory)},{writer.pairs(value)}]",
     bytes: _quoted(bytes.hex),
     bytearray: _quoted(bytearray.hex),
-    complex: lambda _, value: f'["{value.real!r}","{value.imag!r}"]',
-    range: lambda writer, value: writer.items([value.start, value.stop, value.step]),
-    slice: lambda writer, value: writer.items([value.start, value.stop, value.step]),
+    datetime.date: _quoted(str),
+    datetime.time: _quoted(str),
+    datetime.datetime: _quoted(str),
     type(...): lambda *_: "0",
     type(NotImplemented): lambda *_: "0",
 }
-# By name: importing the types here would cost every fork of the zygote, and few programs use them.
-_LIBRARY_WRITERS: dict[str, Callable[[Writer, Any], str]] = {
-    "decimal.Decimal": _quoted(str),
-    "fractions.Fraction": lambda writer, value: writer.items([value.numerator, value.denominator]),
-    "datetime.date": _quoted(str),
-    "datetime.time": _quoted(str),
-    "datetime.datetime": _quoted(str),
-    "datetime.timedelta": lambda _, value: f"[{value.days},{value.seconds},{value.microseconds}]",
-    "datetime.timezone": lambda writer, value: writer.items([value.utcoffset(None)]),
-    "uuid.UUID": _quoted(str),
-    "array.array": lambda writer, value: writer.items([value.typecode, value.tolist()]),
+# What an equal one is made of: the arguments. By name, because importing all would cost every fork of the zygote.
+_REBUILT: dict[str, Callable[[Any], list[Any]]] = {
+    "builtins.complex": lambda value: [value.real, value.imag],
+    "builtins.range": lambda value: [value.start, value.stop, value.step],
+    "builtins.slice": lambda value: [value.start, value.stop, value.step],
+    "decimal.Decimal": lambda value: [str(value)],
+    "fractions.Fraction": lambda value: [value.numerator, value.denominator],
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "datetime.timezone": lambda value: [value.utcoffset(None)],
+    "uuid.UUID": lambda value: [str(value)],
+    "array.array": lambda value: [value.typecode, value.tolist()],
 }
 
 
@@ -333,31 +317,21 @@ class Reader:
         self._instances: collections.deque[Any] = collections.deque()
 
     def message(self, data: bytes) -> Any:
-        """Read what `Writer.message` wrote, and bring the objects of the table up to its states.
-
-        Raises:
-            NotPlain: the bytes are no message. Also what looking up a hostile object raises.
-        """
-        return _deeply(self._message, data)
+        """Read what `Writer.message` wrote, and bring the objects of the table up to its states."""
+        return _deeply(_checked, self._message, data)
 
     def _message(self, data: bytes) -> Any:
-        value, attributes, states = self._checked(lambda: _three(parse(data)))
-        result = self.read(value)
-        for number, state in self._checked(lambda: [(int(known), content) for known, content in states]):
+        value, attributes, states = parse(data)
+        result = self._read(value)
+        for number, state in states:
             if self.table is not None and number in self.table.objects:
-                self._checked(self.fill, self.table.objects[number], state)
+                self.fill(self.table.objects[number], state)
         for state in attributes:
-            self._checked(lambda state=state: self.fill(self._instances.popleft(), state))
+            self.fill(self._instances.popleft(), state)
         return result
 
     def read(self, node: Any) -> Any:
-        return self._checked(self._read, node)
-
-    def _checked(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return action(*arguments)
-        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
-            raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
+        return _checked(self._read, node)
 
     def _read(self, node: Any) -> Any:
         if type(node) is list:
@@ -365,13 +339,13 @@ class Reader:
         if type(node) is not dict:
             return node
         ((tag, payload),) = node.items()
-        if tag == "deque":
-            return self._filled(collections.deque(maxlen=payload[0]), payload)
         if tag in _TRACKED_TAGS:
             made = collections.deque(maxlen=payload[0]) if tag == "deque" else _TRACKED_TAGS[tag]()
             return self._filled(made, payload)
         if tag in _READERS:
             return _READERS[tag](self, payload)
+        if tag in _REBUILT_TAGS:
+            return _REBUILT_TAGS[tag](*self.items(payload))
         if tag == "#" and self.table is not None:
             return self.table.objects[payload]
         if tag == "object" and payload in self.classes:
@@ -432,9 +406,11 @@ class Reader:
             object.__setattr__(made, name, value)
 
 
-def _three(node: Any) -> tuple[Any, Any, Any]:
-    first, second, third = node
-    return first, second, third
+def _checked(action: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return action(*arguments)
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _read_array(reader: Reader, payload: Any) -> Any:
@@ -445,12 +421,17 @@ def _read_array(reader: Reader, payload: Any) -> Any:
     return numpy.array(reader.items(flat), dtype=kind).reshape(shape)
 
 
-def _library(module: str, name: str) -> Any:
-    """A type that few messages need."""
-    __import__(module)
-    return getattr(sys.modules[module], name)
+def _rebuilder(name: str) -> Callable[..., Any]:
+    module, _, name = name.rpartition(".")
+
+    def rebuild(*arguments: Any) -> Any:
+        __import__(module)
+        return getattr(sys.modules[module], name)(*arguments)
+
+    return rebuild
 
 
+_REBUILT_TAGS = {name.rpartition(".")[2]: _rebuilder(name) for name in _REBUILT}
 _TRACKED_TAGS: dict[str, type] = {kind.__name__: kind for kind in _TRACKED if kind is not list}
 _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     "int": lambda _, payload: int(payload, 16),
@@ -463,19 +444,10 @@ _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     "values": lambda reader, payload: dict(enumerate(reader.items(payload))).values(),
     "iterator": lambda reader, payload: iter(reader.items(payload)),
     "bytes": lambda _, payload: bytes.fromhex(payload),
-    "complex": lambda _, payload: complex(float(payload[0]), float(payload[1])),
-    "range": lambda reader, payload: range(*reader.items(payload)),
-    "slice": lambda reader, payload: slice(*reader.items(payload)),
     "ellipsis": lambda *_: ...,
     "NotImplementedType": lambda *_: NotImplemented,
-    "Decimal": lambda _, payload: _library("decimal", "Decimal")(payload),
-    "Fraction": lambda reader, payload: _library("fractions", "Fraction")(*reader.items(payload)),
     "date": lambda _, payload: datetime.date.fromisoformat(payload),
     "time": lambda _, payload: datetime.time.fromisoformat(payload),
     "datetime": lambda _, payload: datetime.datetime.fromisoformat(payload),
-    "timedelta": lambda _, payload: datetime.timedelta(*payload),
-    "timezone": lambda reader, payload: datetime.timezone(*reader.items(payload)),
-    "UUID": lambda _, payload: _library("uuid", "UUID")(payload),
-    "array": lambda reader, payload: _library("array", "array")(*reader.items(payload)),
     "scalar": lambda reader, payload: _read_array(reader, payload)[()],
 }
