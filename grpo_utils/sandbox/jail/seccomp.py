@@ -37,7 +37,7 @@ _PID = 0x7EADBEEF  # stands in the child's filter for the pid that it gets
 _Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
 
-def wide_filter(machine: str, files: bool = True) -> bytes:
+def wide_filter(machine: str, files: bool = True) -> bytearray:
     """The allowlist of the zygote and everything below it, as 8-byte BPF instructions.
 
     Args:
@@ -67,7 +67,7 @@ def wide_filter(machine: str, files: bool = True) -> bytes:
     )
 
 
-def narrow_filter(machine: str) -> bytes:
+def narrow_filter(machine: str) -> bytearray:
     """What a child loses besides: new processes (threads may be started), and signals to others.
 
     `_PID` stands for the child's own pid; `install` returns the function that replaces it.
@@ -105,27 +105,21 @@ def _rule(action: int, number: int, *wanted: tuple[int, tuple[int, ...]]) -> lis
     return [(_JUMP_EQUAL, 0, len(block) + 1, number), *block, (_LOAD, 0, 0, _NUMBER)]
 
 
-def _assemble(program: list[_Instruction]) -> bytes:
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+def _assemble(program: list[_Instruction]) -> bytearray:
+    return bytearray().join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
 def install(files: bool) -> tuple[str, Callable[[], None]]:
     """Install the wide filter in this process.
 
-    Args:
-        files: see `wide_filter`.
-
     Returns:
         What the layer does, and the function with which a child installs the narrow one.
-
-    Raises:
-        Unavailable: the kernel or the machine has no such filter.
     """
     machine = os.uname().machine
     if machine not in _AUDIT_ARCH:
         raise Unavailable(f"no table of system calls for {machine}")
     filter_installer(wide_filter(machine, files))()
-    narrow = bytearray(narrow_filter(machine))
+    narrow = narrow_filter(machine)
     install_narrow = filter_installer(narrow)
     placeholder = struct.pack("I", _PID)
     places = [at for at in range(len(narrow)) if narrow.startswith(placeholder, at)]

@@ -45,19 +45,20 @@ PRELOADED_WITHOUT_FILES = (
 
 
 def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
-    """Serve checks on a socket until the other end is closed.
+    """Serve checks on a socket to the judge until the other end is closed.
 
     Args:
-        control: a stream socket to the judge.
+        control: the socket.
         config: memory_mb, without: names of layers to leave off, numpy: the folder it is in, or "".
 
     Returns:
-        Only in a child, and there what it has to run: called by whoever called this function, the candidate can recurse
-        nearly as deep as in a fresh interpreter.
+        Only in a child, and there what it has to run: called from further up, it can recurse deeper.
     """
     preload(PRELOADED)
     if config["numpy"]:
-        preload_numpy(config["numpy"])
+        sys.path.append(config["numpy"])
+        importlib.import_module("numpy")
+        sys.path.remove(config["numpy"])  # no other package there can be imported later
     child.prepare()
     rehearse()
     zygote = Zygote(control, config)
@@ -71,13 +72,6 @@ def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     except BrokenPipeError:  # the judge is gone
         _exit(0)
         raise
-
-
-def preload_numpy(folder: str) -> None:
-    """Import it from the folder of packages that it is in; no other package there can be imported later."""
-    sys.path.append(folder)
-    importlib.import_module("numpy")
-    sys.path.remove(folder)
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -188,20 +182,16 @@ class Zygote:
                 continue
             descriptors = [*memoryview(ancillary[0][2]).cast("i")]
             started = time.monotonic()
-            try:
+            report, pid = (NOT_STARTED, 0, 0.0), -1
+            with contextlib.suppress(OSError):
                 pid = os.fork()
-            except OSError:
-                pid = -1
             if pid == 0:
                 return self.child(descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
-            if pid == -1:
-                self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
-                continue
-            reason, status, usage = self.watch(pid)
-            seconds = usage.ru_utime + usage.ru_stime
-            self.control.sendall(REPORT.pack(reason, status, seconds, time.monotonic() - started))
+            if pid > 0:
+                report = self.watch(pid)
+            self.control.sendall(REPORT.pack(*report, time.monotonic() - started))
 
     def child(self, connection: list[int]) -> Callable[[], None]:
         if not self.own_processes:  # else the kernel sees to it
@@ -211,27 +201,22 @@ class Zygote:
         os.close(self.control_fd)
         return lambda: child.run(connection, self.close_doors)
 
-    def watch(self, pid: int) -> tuple[bytes, int, Any]:
-        """Wait until the child ends, or end it when the judge says so or is gone itself; how, and what it used."""
+    def watch(self, pid: int) -> tuple[bytes, int, float]:
+        """Wait until the child ends, or end it when the judge says so or is gone; how it ended, and its CPU seconds."""
         reason = EXITED
         while True:
             signal.sigtimedwait(_ENDED, WATCH_SECONDS)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
-            if reason == EXITED and self.is_told_to_end():
-                reason = KILLED
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(BlockingIOError):  # nobody says so
+                if reason == EXITED:
+                    self.control.recv(1, _socket.MSG_DONTWAIT)
+                    reason = KILLED
+                    os.kill(pid, signal.SIGKILL)
         if not self.filtered:
             self.clear_up(pid)
-        return reason, status, usage
-
-    def is_told_to_end(self) -> bool:
-        try:
-            self.control.recv(1, _socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        return True
+        return reason, status, usage.ru_utime + usage.ru_stime
 
     def clear_up(self, pid: int) -> None:
         """Where no filter keeps a child from starting processes: kill what it left behind, and reap it."""
@@ -266,15 +251,9 @@ def limit_resources(memory_mb: int) -> str:
 
 
 def most_threads(private: bool) -> int:
-    """What a worker may bring the number of its user's processes and threads to.
-
-    Args:
-        private: whether this process has a user namespace of its own, in which it is counted by itself.
-    """
+    """What a worker may bring the number of its user's processes to; `private` in a user namespace of its own."""
     if os.getuid() == 0:
-        with contextlib.suppress(
-            OSError
-        ):  # in a container without such user ids; the limit does not hold for root there
+        with contextlib.suppress(OSError):  # a container without such user ids: the limit does not hold for root there
             kernel.own_real_user()
         return THREADS
     return THREADS if private else THREADS + SPARE_THREADS + threads_of(os.getuid())

@@ -17,26 +17,16 @@ _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
 
 class Link:
-    """All that the two sides of one check know of each other.
-
-    Args:
-        session: the candidate's process.
-
-    Attributes:
-        decided: whether the candidate's own code decided an outcome.
-        made: numbers of the objects that the tests made, and that the program has not handed out since.
-        asked: how many operations were asked for.
-        extended: a plain type that a class of the candidate extends, if the tests met an instance of one.
-    """
+    """All that the two sides of one check know of each other."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.decided = False  # whether the candidate's own code decided an outcome
+        self.made: set[int] = set()  # numbers of objects that the tests made, and the program has not handed out since
+        self.extended = ""  # a plain type that a class of the candidate extends, if the tests met an instance of one
+        self.asked = 0  # operations
         self._space: dict[str, Any] = {}
         self._shared: tuple[str, ...] = ()
-        self.decided = False
-        self.made: set[int] = set()
-        self.extended = ""
-        self.asked = 0
         self.make_class: Callable[..., type]
         self.make_instance: Callable[[type, int], Any]
         self.describe: Callable[[Any], tuple[str, int] | None]
@@ -57,11 +47,7 @@ class Link:
         return {name: self._space[name] for name in self._shared if dict.get(self._space, name)}
 
     def request(self, name: str, *arguments: Any) -> Any:
-        """Ask the candidate for an operation of `jail.objects`.
-
-        Raises:
-            BaseException: what it raised there, or `session.Stop`.
-        """
+        """Ask the candidate for an operation of `jail.objects`; raises what it raised there, or `session.Stop`."""
         self.asked += 1
         outermost = self._depth == 0
         self._depth += 1
@@ -137,8 +123,6 @@ class Link:
             vars(error)["of_the_candidate"] = str(name)[:100], str(text)
             vars(error)["of_the_candidate_number"] = int(number)
         return self._instances[number]
-
-    # ------------------------------------------------------------------------------ what travels
 
     def _writer(self) -> codec.Writer:
         classes = {kind: name for name, kind in self.classes.items() if not issubclass(kind, BaseException)}

@@ -25,10 +25,6 @@ def _missing(module: str, name: str) -> Any:
     raise Unsupported(f"the tests use '{module}.{name}', which is not available to tests")
 
 
-class Failed(AssertionError):
-    """No exception where the tests expect one."""
-
-
 class Raises:
     """`pytest.raises` as a context manager: the exception must come, and its text match."""
 
@@ -42,11 +38,11 @@ class Raises:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            raise Failed(f"DID NOT RAISE {self.expected}")
+            raise AssertionError(f"DID NOT RAISE {self.expected}")
         if not isinstance(error, self.expected):
             return False
         if self.match is not None and not re.search(self.match, str(error)):
-            raise Failed(f"{self.match!r} does not match {str(error)!r}")
+            raise AssertionError(f"{self.match!r} does not match {str(error)!r}")
         self.value, self.type = error, kind
         return True
 
@@ -107,7 +103,7 @@ def param(*values: Any, **_: Any) -> Any:
 
 
 def fail(reason: str = "", pytrace: bool = True) -> None:
-    raise Failed(reason)
+    raise AssertionError(reason)
 
 
 class _Mark:
@@ -147,10 +143,10 @@ def asyncio_module() -> types.ModuleType:
 
 
 def run(awaitable: Any, *, debug: bool | None = None) -> Any:
-    from .remote import run_awaitable
+    from .remote import link
 
     if type(awaitable) is not types.CoroutineType:
-        return run_awaitable(awaitable)
+        return link().request("run", awaitable)
     try:
         awaitable.send(None)
     except StopIteration as end:
