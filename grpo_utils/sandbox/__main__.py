@@ -39,18 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if not options.file:
-            _print_layers()
+            for layer in capabilities():
+                print(f"{layer.name:14}{'on' if layer.on else 'MISSING':10}{layer.detail}")
+            print()
         with Sandbox(workers=1, timeout=options.timeout, strict=options.strict) as sandbox:
             return _check_file(sandbox, options.file, options.tests) if options.file else _self_test(sandbox)
     except (SandboxUnavailable, OSError, UnicodeDecodeError) as error:  # the last two: a file that cannot be read
         print(error, file=sys.stderr)
         return 2
-
-
-def _print_layers() -> None:
-    for layer in capabilities():
-        print(f"{layer.name:14}{'on' if layer.on else 'MISSING':10}{layer.detail}")
-    print()
 
 
 def _self_test(sandbox: Sandbox) -> int:

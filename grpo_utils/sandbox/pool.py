@@ -143,12 +143,6 @@ class Sandbox:
 
         Returns:
             The verdicts, in their order.
-
-        Example:
-            >>> with Sandbox(workers=2) as sandbox:
-            ...     verdicts = sandbox.check_many([Check(f"x = {n}", ["assert x == 1"]) for n in range(3)])
-            >>> [verdict.status for verdict in verdicts]
-            ['failed', 'passed', 'failed']
         """
         tests = iter(self._map([self._message(check) for check in checks if isinstance(check, Check)]))
         scripts = iter(self._run_scripts([check for check in checks if isinstance(check, Script)]))

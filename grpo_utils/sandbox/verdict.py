@@ -97,11 +97,7 @@ class Layer:
 
 
 def joined(runs: Sequence[Verdict], total: int) -> Verdict:
-    """The verdict on a script, of those on its runs.
-
-    Args:
-        runs: one verdict for each input, in order; when the last ones are missing, they count as timed out.
-        total: the number of inputs.
+    """The verdict on a script, of those on its runs, one for each of `total` inputs; missing ones count as timed out.
 
     Example:
         >>> joined([Verdict("passed", 1, 1, ("passed",)), Verdict("timeout", 0, 1, ("timeout",))], 3).outcomes

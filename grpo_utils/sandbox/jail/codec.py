@@ -154,7 +154,7 @@ class Writer:
         first = self.write(value)
         changed = [f"[{number},{self.state(objects[number])}]" for number in states]
         attributes = []
-        while self._instances:
+        while self._instances:  # writing one may add more
             attributes.append(self.state(self._instances.popleft()))
         return limited(f"[{first},[{','.join(attributes)}],[{','.join(changed)}]]")
 
@@ -220,14 +220,11 @@ class Writer:
 
 def attributes(value: Any) -> dict[str, Any]:
     """The attributes of an instance, in its dict or in slots."""
-    slots = [name for base in type(value).__mro__ for name in _slots(base) if hasattr(value, name)]
-    return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+    found = {}
+    for slots in (base.__dict__.get("__slots__", ()) for base in type(value).__mro__):
+        names = {slots} if isinstance(slots, str) else {*slots}
+        found |= {name: getattr(value, name) for name in names - {"__dict__", "__weakref__"} if hasattr(value, name)}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _write_text(value: str) -> str:
@@ -383,9 +380,8 @@ class Reader:
         elif isinstance(made, dict):
             if kind is _defaultdict:
                 factory, payload = payload
-                cast(Any, made).default_factory = (
-                    _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
-                )
+                factory = _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
+                cast(Any, made).default_factory = factory
             pairs = self.pairs(payload)
             made.clear()
             dict.update(made, pairs) if kind is _Counter else made.update(pairs)
@@ -395,15 +391,12 @@ class Reader:
             made.update(items) if kind is set else made.extend(items)
         elif kind.__name__ == "ndarray":
             made[...] = _read_array(self, payload)
-        else:
-            self._fill_instance(made, payload)
-
-    def _fill_instance(self, made: Any, payload: Any) -> None:
-        new = self.pairs(payload)
-        for name in attributes(made).keys() - new.keys():
-            object.__delattr__(made, name)
-        for name, value in new.items():
-            object.__setattr__(made, name, value)
+        else:  # an instance
+            new = self.pairs(payload)
+            for name in attributes(made).keys() - new.keys():
+                object.__delattr__(made, name)
+            for name, value in new.items():
+                object.__setattr__(made, name, value)
 
 
 def _checked(action: Callable[..., Any], *arguments: Any) -> Any:

@@ -32,17 +32,12 @@ OTHERS = frozenset(
     )
 )
 OPERATORS = BINARY | COMPARISONS | OTHERS
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    int: int.__int__,
-    float: float.__float__,
-    tuple: lambda value: tuple.__getitem__(value, slice(None)),
-    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-    list: list.copy,
-    dict: dict.copy,
-    set: lambda value: set(set.__iter__(value)),
-    bytearray: lambda value: bytearray.__getitem__(value, slice(None)),
+_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys((str, bytes, tuple, list, bytearray), lambda base, value: base.__getitem__(value, slice(None))),
+    **dict.fromkeys((set, frozenset), lambda base, value: base(base.__iter__(value))),
+    int: lambda _, value: int.__int__(value),
+    float: lambda _, value: float.__float__(value),
+    dict: lambda _, value: dict.copy(value),
 }
 BATCH_SECONDS = 0.001  # of computing items ahead
 KEPT = 200  # objects that both sides go on sharing after a call
@@ -281,7 +276,7 @@ def _next(objects: Objects, iterator: Any, number: int, most: int) -> tuple[Any,
 
 
 def _plain(objects: Objects, value: Any) -> Any:
-    return next(view(value) for base, view in _PLAIN.items() if _isinstance(value, base))
+    return next(view(base, value) for base, view in _PLAIN.items() if _isinstance(value, base))
 
 
 def _run(objects: Objects, awaitable: Any) -> Any:

@@ -139,8 +139,13 @@ class Zygote:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDED)  # it is waited for
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
-        if self.own_processes:
-            self._become_first_process()
+        if self.own_processes:  # the first process in its table takes all others with it when it ends
+            first = os.fork()
+            if first:
+                self.control.close()
+                os.waitpid(first, 0)
+                os._exit(0)
+            kernel.die_with_parent()
         self._turn_on("privileges", kernel.limit_privileges)
         self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
         kernel.limit_resources(NPROC=most_threads(private=self.own_processes))
@@ -163,15 +168,6 @@ class Zygote:
     def _filter_system_calls(self, files: bool) -> str:
         detail, self.close_doors = seccomp.install(files)
         return detail
-
-    def _become_first_process(self) -> None:
-        """Fork into the new process table; the first process there takes all others with it when it ends."""
-        first = os.fork()
-        if first:
-            self.control.close()
-            os.waitpid(first, 0)
-            os._exit(0)
-        kernel.die_with_parent()
 
     def serve(self) -> Callable[[], None]:
         while True:

@@ -13,6 +13,7 @@ from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
 from .session import Session, Stop, Unsupported
 
+_SIMPLE = str | int | float
 _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
 
@@ -61,19 +62,17 @@ class Link:
                 elif kind == OPAQUE:
                     self.session.stop(Unsupported(f"what the program answers takes more than {codec.MAX_BYTES} bytes"))
                 else:
-                    return self._answer(kind, data, kept, outermost)
+                    break
+            value = self._read(data)
+            if outermost:
+                numbers = codec.parse(kept)
+                keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
+                self._table.forget(self._table.objects.keys() - keep)
+            if kind == RAISED:
+                raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
+            return value
         finally:
             self._depth -= 1
-
-    def _answer(self, kind: bytes, data: bytes, kept: bytes, outermost: bool) -> Any:
-        value = self._read(data)
-        if outermost:
-            numbers = codec.parse(kept)
-            keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
-            self._table.forget(self._table.objects.keys() - keep)
-        if kind == RAISED:
-            raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
-        return value
 
     def _ask(self, outermost: bool, *message: Any) -> None:
         """Send an operation, and what the tests changed; shared objects that they no longer hold are forgotten."""
@@ -166,9 +165,9 @@ class Link:
         shared = self.classes.values()
         kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins" or base in shared)
         self._errors.append(error)
-        arguments = () if issubclass(kind, AssertionError) else tuple(filter(_is_simple, error.args))
-        state = {name: value for name, value in vars(error).items() if _is_simple(value)}
-        about = [len(self._errors) - 1, kind, arguments, state]
+        told = () if issubclass(kind, AssertionError) else error.args
+        state = {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)}
+        about = [len(self._errors) - 1, kind, tuple(one for one in told if isinstance(one, _SIMPLE)), state]
         return f'{{"error":{writer.items(about)}}}'
 
     def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
@@ -212,10 +211,6 @@ def _attribute(function: Any, name: str) -> Any:
     if name.startswith("_"):
         raise Unsupported(f"the program asks a function of the tests for {name!r}")
     return getattr(function, name)
-
-
-def _is_simple(value: Any) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def _error(kind: Any, arguments: Any) -> BaseException:

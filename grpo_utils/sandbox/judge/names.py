@@ -7,9 +7,9 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from ..jail.protocol import KNOWN_MODULES
@@ -24,14 +24,6 @@ IMPLICIT = frozenset(
     )
 )
 ALLOWED = IMPLICIT | (KNOWN_MODULES - {"numpy"})
-STAND_INS: dict[str, Callable[[], types.ModuleType]] = {
-    "pytest": stand_ins.pytest_module,
-    "asyncio": stand_ins.asyncio_module,
-    "io": stand_ins.io_module,
-    "dataclasses": partial(stand_ins.looking_inside, "dataclasses", "asdict astuple replace fields"),
-    "inspect": partial(stand_ins.looking_inside, "inspect", "signature getfullargspec getdoc getmembers"),
-    "typing": partial(stand_ins.looking_inside, "typing", "get_type_hints"),
-}
 # What tests take for granted although they do not import it; `datetime` can be both the module and its class.
 EXPORTS = {
     "Counter": "collections", "OrderedDict": "collections", "defaultdict": "collections", "deque": "collections",
@@ -47,7 +39,7 @@ _PACKAGES = frozenset(
 
 
 def allow_numpy() -> None:
-    """Let the tests of this process use NumPy, which it has imported."""
+    """Let the tests of this process use NumPy."""
     global ALLOWED, IMPLICIT
     ALLOWED |= {"numpy", "numpy.testing", "numpy.linalg"}
     IMPLICIT |= {"numpy"}
@@ -57,18 +49,18 @@ def allow_numpy() -> None:
 def module(name: str) -> types.ModuleType:
     """A module for tests, if it is one of those that they may use."""
     _require_allowed([name])
-    return STAND_INS[name]() if name in STAND_INS else importlib.import_module(name)
+    return stand_ins.stand_in(name) if name in stand_ins.NAMES else importlib.import_module(name)
 
 
 def _require_allowed(modules: Iterable[str]) -> None:
     for name in modules:
-        if name not in ALLOWED and name not in STAND_INS:
+        if name not in ALLOWED | stand_ins.NAMES:
             raise Unsupported(f"the tests import {name!r}, which is not available to tests")
 
 
 def _import(name: str, space: Any = None, local: Any = None, names: Iterable[str] = (), level: int = 0) -> Any:
     found = module(name)
-    if names or name in STAND_INS:
+    if names or name in stand_ins.NAMES:
         return found
     return module(name.partition(".")[0]) if "." not in name else sys.modules[name.partition(".")[0]]
 
@@ -170,23 +162,21 @@ def uses_datetime_class(trees: list[ast.Module]) -> bool:
     return False
 
 
+_DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+
+
 class NotSplittable(Exception):
     """The calls of these tests cannot run ahead of the rest."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose names are whose: `known` are the tests' own, `own` the candidate's for certain.
+    """Whose names are whose."""
 
-    Attributes:
-        made: names of what the setup made, which a call could change, or which depends on the candidate.
-        setup: the statements of the setup that do not depend on it.
-    """
-
-    known: set[str]
-    own: set[str]
-    made: set[str]
-    setup: ast.Module
+    known: set[str]  # the tests' own
+    own: set[str]  # the candidate's for certain
+    made: set[str]  # what the setup made, which a call could change, or which depends on the candidate
+    setup: ast.Module  # the statements of the setup that do not depend on it
     used: set[str] = field(default_factory=set)
 
     @classmethod
@@ -196,13 +186,11 @@ class Scope:
         body = []
         for statement in setup.body:
             bound = bound_names(statement)
-            if loaded_names(statement) <= known | bound and not bound & own:
+            independent = loaded_names(statement) <= known | bound and not bound & own
+            if independent:
                 body.append(statement)
-                known |= bound
-                if not isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
-                    made |= bound
-            else:
-                known -= bound
+            known = known | bound if independent else known - bound
+            if not (independent and isinstance(statement, _DEFINITION)):
                 made |= bound
         return cls(known, own, made, ast.Module(body, []))
 

@@ -21,7 +21,6 @@ from .session import Unsupported
 BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
 
 _link: Link | None = None  # of the one check that this process judges
-_ORDER = {"__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne"}
 _LOCAL = frozenset(
     str.split(
         "__mro__ __bases__ __base__ __class__ __dict__ __name__ __qualname__ __module__ __new__ __instancecheck__"
@@ -198,10 +197,10 @@ def _compared(left: Any, right: Any, name: str) -> Any:
             ):
                 return name == "__ne__"
             link().decided = True
-            return link().request("compare", _ORDER[name], left, right)
+            return link().request("compare", name, left, right)
     if about(left, "plain"):
         right = plain_value(right) if is_remote(right) else right
-        return getattr(operator, _ORDER[name])(plain_value(left), right)
+        return getattr(operator, name)(plain_value(left), right)
     if name in ("__eq__", "__ne__"):
         if right is None or not {name, "__eq__"} & about(left, "operators"):
             return NotImplemented
@@ -222,20 +221,16 @@ def _binary(name: str) -> Callable[..., Any]:
     def operate(self: Any, other: Any, *more: Any) -> Any:
         if not is_remote(other) and not named(self):
             if about(self, "plain"):
-                return _plain_operation(name, plain_value(self), other)
+                held = plain_value(self)
+                if name == "__radd__":
+                    return other + held
+                return getattr(held, name)(other) if hasattr(held, name) else NotImplemented
             return _refused(self, f"is asked for {name} with {type(other).__name__!r}")
         if not is_remote(other):
             decides(self)
         return link().request("special", self, name, other, *more)
 
     return operate
-
-
-def _plain_operation(name: str, left: Any, right: Any) -> Any:
-    method = getattr(type(left), name, None)
-    if name == "__radd__":
-        return right + left
-    return NotImplemented if method is None else method(left, right)
 
 
 def _contains(self: Any, item: Any) -> Any:

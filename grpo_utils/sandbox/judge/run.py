@@ -62,7 +62,9 @@ def run_split(plan: Plan, session: Session) -> Tally:
     space = names.trusted(plan.datetime_class)
     try:
         if plan.setup_code is not None:
-            run_setup(plan.setup_code, space)
+            error = _stopped_by(plan.setup_code, space, session)
+            if error is not None:
+                raise error
         loaded(session)
         for test in plan.asserts:
             tally.add(_judged(test, session, space))
@@ -70,17 +72,6 @@ def run_split(plan: Plan, session: Session) -> Tally:
         tally.stop(error, len(plan.asserts) - len(tally.outcomes))
     tally.timed_out = session.timed_out
     return tally
-
-
-def run_setup(code: Any, space: dict[str, Any]) -> None:
-    try:
-        exec(code, space)
-    except Stop:
-        raise
-    except BaseException as error:
-        if hasattr(error, "of_the_candidate"):
-            raise
-        raise Unsupported(f"the setup raises {type(error).__name__}: {error}") from error
 
 
 def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseException | None:

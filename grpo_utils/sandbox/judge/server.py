@@ -125,11 +125,9 @@ class Server:
     def _run(
         self, planned: Plan, request: tuple[Any, ...], timeout: float, run: Any, fork: bool
     ) -> tuple[Verdict | None, float]:
-        """Start the candidate, run the tests, end it.
+        """Start the candidate, run the tests, end it: the verdict, and the seconds that are left.
 
-        Returns:
-            The verdict, or None where a call returned what is not plain data, so that the tests must run as they are;
-            and the seconds that are left.
+        None is no verdict: a call returned what is not plain data, so that the tests must run as they are.
         """
         session = self._zygote.start(timeout, request)
         session.isolate = lambda: self._isolate(session)
@@ -143,7 +141,7 @@ class Server:
             if self._writer is not None:
                 os.write(self._writer, json.dumps(vars(ran)).encode())
         except _Elsewhere as elsewhere:
-            ran = elsewhere.ran
+            (ran,) = elsewhere.args
         finally:
             if self._writer is not None:
                 os._exit(0)
@@ -157,11 +155,7 @@ class Server:
         return verdict(tally, report, ran.printed.encode("latin-1"), bool(planned.used)), ran.left
 
     def _isolate(self, session: Session) -> None:
-        """Go on in a fork of this process, which tells in the end what came of it.
-
-        Raises:
-            _Elsewhere: in this process, with what the fork told.
-        """
+        """Go on in a fork of this process; here `_Elsewhere` is raised, with what the fork tells in the end."""
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -202,11 +196,7 @@ class Server:
 
 
 class _Elsewhere(BaseException):
-    """A fork has run the tests; not to be caught by them."""
-
-    def __init__(self, ran: "_Ran") -> None:
-        super().__init__()
-        self.ran = ran
+    """A fork has run the tests, and its argument came of it; not to be caught by them."""
 
 
 @dataclass

@@ -124,17 +124,7 @@ class Zygote:
 
 
 class Session:
-    """One candidate's process. The clock of its time runs while the judge waits for it.
-
-    Attributes:
-        printed: what it wrote to its standard output.
-        timed_out: whether its time is up.
-        stopped: what ended the tests, even if they went on as if nothing had happened.
-        capture: called with what it prints while the tests wait.
-        isolate: makes the rest of the check run in a process of its own, if it does not yet.
-        in_own_process: whether this check has a judge's process of its own, whose waits for a core are the check's.
-        has_ended: whether the candidate has ended, so that all its answers are here.
-    """
+    """One candidate's process. The clock of its time runs while the judge waits for it."""
 
     def __init__(self, connection: socket.socket, zygote: Zygote, timeout: float) -> None:
         self.connection, self._zygote, self.timeout = connection, zygote, timeout
@@ -144,12 +134,13 @@ class Session:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._poll.register(zygote.trainer, select.POLLRDHUP)
-        self.printed = bytearray()
+        self.printed = bytearray()  # to its standard output
         self.timed_out = False
-        self.stopped: Stop | None = None
-        self.capture: Any = None
-        self.in_own_process = self.has_ended = False
-        self.isolate: Callable[[], None] = lambda: None
+        self.has_ended = False  # all its answers are here
+        self.stopped: Stop | None = None  # what ended the tests, even if they went on as if nothing had happened
+        self.capture: Any = None  # called with what it prints while the tests wait
+        self.in_own_process = False  # whether this check has a judge of its own, whose waits for a core are the check's
+        self.isolate: Callable[[], None] = lambda: None  # makes the rest of the check run in a process of its own
 
     @property
     def left(self) -> float:
