@@ -194,7 +194,7 @@ class _Marker(ast.NodeTransformer):
         self.statements: list[tuple[str, ast.stmt]] = []
         self.promises: set[int] = set()
         self._unarmed: list[int] = []
-        self._how = "noted"  # which exceptions end at an assert: see `run.Judged`
+        self._how = "noted"  # which exceptions end at an assert: see `run._Judged`
         self._text = ""
 
     def mark(self, tree: ast.Module, text: str) -> ast.Module:
@@ -216,7 +216,8 @@ class _Marker(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
-        return self._recorded(node, self._how) if any(map(_is_raises, node.items)) else node
+        expects = any(_expected_exception(item.context_expr) for item in node.items)
+        return self._recorded(node, self._how) if expects else node
 
     def visit_Try(self, node: ast.Try) -> Any:
         how, start = self._how, len(self._unarmed)
@@ -230,7 +231,9 @@ class _Marker(ast.NodeTransformer):
         return self._armed(node, start)
 
     def _visited(self, statements: list[ast.stmt]) -> list[Any]:
-        return [part for statement in statements for part in _listed(self.visit(statement))]
+        tree = ast.Module(statements, [])
+        self.generic_visit(tree)
+        return tree.body
 
     def visit_If(self, node: ast.If) -> Any:
         before = len(self._unarmed)
@@ -245,8 +248,8 @@ class _Marker(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         self.generic_visit(node)
-        raises = isinstance(node.value, ast.Call) and _names_raises(node.value.func) and len(node.value.args) > 1
-        return self._recorded(node, self._how) if raises else node
+        call = _expected_exception(node.value)
+        return self._recorded(node, self._how) if call and len(call.args) > 1 else node
 
     def _number(self, node: ast.stmt) -> int:
         self.statements.append((self._text, node))
@@ -272,17 +275,12 @@ class _Marker(ast.NodeTransformer):
         return [self._arm(start), node] if len(self._unarmed) > start else node
 
 
-def _listed(visited: Any) -> list[Any]:
-    return visited if isinstance(visited, list) else [visited]
-
-
-def _is_raises(item: ast.withitem) -> bool:
-    return isinstance(item.context_expr, ast.Call) and _names_raises(item.context_expr.func)
-
-
-def _names_raises(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in ("raises", "assertRaises")
+def _expected_exception(expression: ast.expr) -> ast.Call | None:
+    """The call in `with pytest.raises(...)` and its like."""
+    match expression:
+        case ast.Call(func=ast.Name(id="raises" | "assertRaises") | ast.Attribute(attr="raises" | "assertRaises")):
+            return expression
+    return None
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:

@@ -119,7 +119,7 @@ class _Builtins(dict[str, Any]):
 
 
 class _Judged:
-    """What the asserts of a body report to; `jail.body` put the calls there."""
+    """What the asserts of a body report to; `body` put the calls there."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -252,7 +252,9 @@ class Session:
             while True:
                 ready = self._ready()
                 if feed in ready:
-                    stdin = _fed(feed, stdin)
+                    rest, stdin = stdin, b""
+                    with contextlib.suppress(BrokenPipeError):  # the script does not read it
+                        stdin = rest[os.write(feed, rest[: 1 << 16]) :]
                     if not stdin:
                         self._poll.unregister(feed)
                         os.close(feed)
@@ -268,16 +270,6 @@ class Session:
             self.printed += printed[:MAX_CAPTURED]
             self._poll.unregister(output)
             self._poll.register(self.connection, select.POLLIN)
-
-
-def _fed(feed: int, stdin: bytes) -> bytes:
-    """Write a part of the input; what is left of it."""
-    try:
-        return stdin[os.write(feed, stdin[: 1 << 16]) :] if stdin else b""
-    except BlockingIOError:
-        return stdin
-    except BrokenPipeError:  # the script does not read it
-        return b""
 
 
 def times_of_child(zygote: int) -> tuple[float, float]:
