@@ -69,7 +69,7 @@ class Approx:
         try:
             if expected == actual:
                 return True
-            sizes = abs(expected), abs(actual)
+            sizes = abs(expected), abs(actual)  # type: ignore[arg-type]
             if any(map(math.isnan, sizes)):
                 return self.nan_ok and all(map(math.isnan, sizes))
             tolerance = max(self.relative * sizes[0], self.absolute)
