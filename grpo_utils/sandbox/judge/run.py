@@ -186,12 +186,13 @@ def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseExcep
         exec(code, space)
     except Stop as stop:
         return stop
-    except Exception as error:
-        if code.co_filename == "<setup>" and not hasattr(error, "of_the_candidate"):
+    except BaseException as error:
+        if hasattr(error, "of_the_candidate"):
+            return error
+        if code.co_filename == "<setup>":
             return Unsupported(f"the setup raises {type(error).__name__}: {error}")
-        return error
-    except BaseException as error:  # the tests leave, unless it is the candidate that does
-        return error if hasattr(error, "of_the_candidate") else Unsupported(f"the tests raise {type(error).__name__}")
+        # SystemExit and its like: the tests leave
+        return error if isinstance(error, Exception) else Unsupported(f"the tests raise {type(error).__name__}")
     return session.stopped
 
 
