@@ -55,13 +55,7 @@ def serve(connection: int, space: dict[str, Any], shared: tuple[str, ...]) -> No
 
 
 class Objects:
-    """The numbers of the candidate's objects and classes.
-
-    Args:
-        connection: file descriptor of the socket to the judge.
-        space: the candidate's globals.
-        shared: names of the classes that the tests define for both sides.
-    """
+    """The numbers of the candidate's objects and classes; `shared` names the classes that the tests define for both."""
 
     def __init__(self, connection: int, space: dict[str, Any], shared: tuple[str, ...]) -> None:
         self.connection, self.space = connection, space

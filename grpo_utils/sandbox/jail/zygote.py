@@ -45,11 +45,7 @@ PRELOADED_WITHOUT_FILES = (
 
 
 def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
-    """Serve checks on a socket to the judge until the other end is closed.
-
-    Args:
-        control: the socket.
-        config: memory_mb, without: names of layers to leave off, numpy: the folder it is in, or "".
+    """Serve checks on a socket to the judge until the other end is closed; `config` is made by `pool`.
 
     Returns:
         Only in a child, and there what it has to run: called from further up, it can recurse deeper.

@@ -33,13 +33,7 @@ OWN_SHARE = 0.9  # of a check's time that the judge may compute, besides the can
 
 
 def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -> None:
-    """Serve checks until the trainer closes the connection.
-
-    Args:
-        to_trainer: file descriptor of a stream socket, as `to_zygote`.
-        zygote: its process id.
-        config: see `zygote.main`.
-    """
+    """Serve checks until the trainer closes the connection; `to_...` are file descriptors, `zygote` a process id."""
     trainer, control = socket.socket(fileno=to_trainer), socket.socket(fileno=to_zygote)
     if config["numpy"]:
         sys.path.append(config["numpy"])
