@@ -16,6 +16,7 @@ from typing import Any
 
 from . import codec
 from .protocol import CALLBACK, KNOWN_MODULES, OPAQUE, RAISED, VALUE
+from .reader import Reader
 from .wire import describe, read_message, send
 
 _BINARY = str.split("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul")
@@ -99,7 +100,7 @@ class Objects:
 
     def read(self, message: bytes) -> Any:
         names = {name: kind for kind, name in self.shared.items()}
-        return codec.Reader(self.table, names, self.resolve).message(message)
+        return Reader(self.table, names, self.resolve).message(message)
 
     def write(self, value: Any, states: list[int]) -> bytes:
         shared = {kind: name for kind, name in self.shared.items() if not _issubclass(kind, BaseException)}
@@ -172,7 +173,7 @@ class Objects:
             return self.class_reference(writer, base)
         return f'{{"known":{writer.write(name)}}}' if _issubclass(base, BaseException) else ""
 
-    def resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
+    def resolve(self, reader: Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
             return self.handles[payload]
         if tag == "class":

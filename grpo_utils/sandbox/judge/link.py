@@ -11,6 +11,7 @@ from typing import Any, cast
 from ..jail import codec
 from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
+from ..jail.reader import Reader, parse
 from .session import Session, Stop, Unsupported
 
 _SIMPLE = str | int | float
@@ -65,7 +66,7 @@ class Link:
                     break
             value = self._read(data)
             if outermost:
-                numbers = codec.parse(kept)
+                numbers = parse(kept)
                 keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
                 self._table.forget(self._table.objects.keys() - keep)
             if kind == RAISED:
@@ -128,7 +129,7 @@ class Link:
         return codec.Writer(self._table, classes, self._reference)
 
     def _read(self, data: bytes) -> Any:
-        return codec.Reader(self._table, self.classes, self._resolve).message(data)
+        return Reader(self._table, self.classes, self._resolve).message(data)
 
     def _reference(self, writer: codec.Writer, value: Any) -> str:
         remote = self.describe(value)
@@ -170,7 +171,7 @@ class Link:
         about = [len(self._errors) - 1, kind, tuple(one for one in told if isinstance(one, _SIMPLE)), state]
         return f'{{"error":{writer.items(about)}}}'
 
-    def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
+    def _resolve(self, reader: Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
             number, kind = payload
             kind = reader.read(kind)

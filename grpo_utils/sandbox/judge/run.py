@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from functools import partialmethod
 from typing import Any
 
-from ..jail.codec import NotPlain, decode
+from ..jail.codec import NotPlain
 from ..jail.protocol import OPAQUE, RAISED
+from ..jail.reader import decode
 from . import names, remote
 from .body import JUDGED, Body
 from .link import Link
