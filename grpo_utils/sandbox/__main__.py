@@ -18,11 +18,7 @@ SELF_TEST = (
     ("an honest program passes", _HONEST, "passed"),
     ("a wrong one does not", "def add(a, b): return 3", "failed"),
     ("leaving early is no way to pass", "import os\ndef add(a, b): os._exit(0)", "crash"),
-    (
-        "nor is an object that equals everything",
-        "from unittest.mock import ANY\nadd = lambda a, b: ANY",
-        "unsupported",
-    ),
+    ("nor is what equals everything", "from unittest.mock import ANY\ndef add(a, b): return ANY", "unsupported"),
     ("files cannot be read", f"open('/etc/passwd').read()\n{_HONEST}", "error"),
     ("or written", f"open('/tmp/sandbox_self_test', 'w')\n{_HONEST}", "error"),
     ("no network", f"import socket\nsocket.socket()\n{_HONEST}", "error"),
@@ -43,18 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if not options.file:
-            _print_layers()
+            for layer in capabilities():
+                print(f"{layer.name:14}{'on' if layer.on else 'MISSING':10}{layer.detail}")
+            print()
         with Sandbox(workers=1, timeout=options.timeout, strict=options.strict) as sandbox:
             return _check_file(sandbox, options.file, options.tests) if options.file else _self_test(sandbox)
     except (SandboxUnavailable, OSError, UnicodeDecodeError) as error:  # the last two: a file that cannot be read
         print(error, file=sys.stderr)
         return 2
-
-
-def _print_layers() -> None:
-    for layer in capabilities():
-        print(f"{layer.name:14}{'on' if layer.on else 'MISSING':10}{layer.detail}")
-    print()
 
 
 def _self_test(sandbox: Sandbox) -> int:

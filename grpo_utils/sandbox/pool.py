@@ -6,10 +6,8 @@ import importlib.util
 import os
 import sys
 import threading
-import time
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,11 +15,9 @@ from queue import LifoQueue
 from types import TracebackType
 from typing import Any
 
+from .batch import Batch
 from .verdict import Check, Layer, Script, Verdict, joined
 from .worker import Worker, WorkerDied
-
-ATTEMPTS = 3  # at a check when the sandbox fails; after the last the verdict is "infrastructure"
-CHUNK = 16  # checks that a worker takes at once, at most
 
 NOT_LINUX = (
     "The sandbox needs Linux. macOS and Windows have none of what confines a candidate here: no seccomp (it could start"
@@ -36,59 +32,6 @@ _warned: list[set[str]] = []  # each set of missing layers is reported once per 
 
 class SandboxUnavailable(RuntimeError):
     """This host cannot confine a candidate as was asked."""
-
-
-class _Batch:
-    """Checks for several workers: each takes some at a time, fewer towards the end, so that all finish together."""
-
-    def __init__(self, checks: Sequence[dict[str, Any]], workers: int) -> None:
-        self._waiting = deque(enumerate(checks))
-        self._workers = workers
-        self._attempts = [0] * len(checks)
-        self._verdicts: list[Verdict | None] = [None] * len(checks)
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._waiting
-
-    def take(self) -> list[tuple[int, dict[str, Any]]]:
-        with self._lock:
-            share = min(-(-len(self._waiting) // (4 * self._workers)), CHUNK) if self._waiting else 0
-            return [self._waiting.popleft() for _ in range(share)]
-
-    def put(self, number: int, verdict: Verdict) -> None:
-        self._verdicts[number] = _without_package(verdict) if verdict.error_type == "ModuleNotFoundError" else verdict
-
-    def give_back(self, checks: list[tuple[int, dict[str, Any]]], error: WorkerDied | None) -> None:
-        if error is not None and checks:
-            number = checks[0][0]
-            self._attempts[number] += 1
-            if self._attempts[number] >= ATTEMPTS:
-                self.put(number, Verdict("infrastructure", error_message=str(error)))
-                checks = checks[1:]
-            else:
-                time.sleep(0.2 * self._attempts[number])
-        with self._lock:
-            if self._workers:
-                self._waiting.extendleft(reversed(checks))
-
-    def stop(self) -> None:
-        with self._lock:
-            self._workers = 0
-            self._waiting.clear()
-
-    def verdicts(self) -> list[Verdict]:
-        return [verdict for verdict in self._verdicts if verdict is not None]
-
-
-def _without_package(verdict: Verdict) -> Verdict:
-    """A program that imports a package of this Python is not wrong: candidates have the standard library only."""
-    name = verdict.error_message.partition("'")[2].partition("'")[0].partition(".")[0]
-    if not name.isidentifier() or name in sys.stdlib_module_names or importlib.util.find_spec(name) is None:
-        return verdict
-    how = "Sandbox(numpy=True) lets it" if name == "numpy" else "candidates have the standard library only"
-    return Verdict("unsupported", error_message=f"the program imports {name!r}: {how}", stdout=verdict.stdout)
 
 
 class Sandbox:
@@ -180,13 +123,7 @@ class Sandbox:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """What protects this host from the candidates of this sandbox.
-
-        Example:
-            >>> with Sandbox(workers=1) as sandbox:
-            ...     [layer.name for layer in sandbox.layers][-1]
-            'seccomp'
-        """
+        """What protects this host from the candidates of this sandbox."""
         with self._borrow() as worker:
             return _layers(worker)
 
@@ -199,13 +136,7 @@ class Sandbox:
         setup: str = "",
         timeout: float | None = None,
     ) -> Verdict:
-        """Run one candidate against its tests; the arguments are those of `Check`.
-
-        Example:
-            >>> with Sandbox(workers=1) as sandbox:
-            ...     sandbox.check("def half(n): return n / 0", ["assert half(2) == 1"]).error_type
-            'ZeroDivisionError'
-        """
+        """Run one candidate against its tests; the arguments are those of `Check`."""
         return self.check_many([Check(code, tests, names, setup, timeout)])[0]
 
     def check_many(self, checks: Sequence[Check | Script]) -> list[Verdict]:
@@ -216,13 +147,7 @@ class Sandbox:
                 left: its runs come in rounds of 1, 2, 4 and so on.
 
         Returns:
-            The verdicts, in the order of the checks.
-
-        Example:
-            >>> with Sandbox(workers=2) as sandbox:
-            ...     verdicts = sandbox.check_many([Check(f"x = {n}", ["assert x == 1"]) for n in range(3)])
-            >>> [verdict.status for verdict in verdicts]
-            ['failed', 'passed', 'failed']
+            The verdicts, in their order.
         """
         tests = iter(self._map([self._message(check) for check in checks if isinstance(check, Check)]))
         scripts = iter(self._run_scripts([check for check in checks if isinstance(check, Script)]))
@@ -237,23 +162,14 @@ class Sandbox:
             if not any(run.status == "timeout" for run in runs[number])
             for pair in script.pairs[done : done + size]
         ]:
-            verdicts = self._map([self._run_message(scripts[number], pair) for number, pair in todo])
+            verdicts = self._map([self._message(scripts[number], pair) for number, pair in todo])
             for (number, _), verdict in zip(todo, verdicts, strict=True):
                 runs[number].append(verdict)
             done, size = done + size, 2 * size
         return [joined(found, len(script.pairs)) for found, script in zip(runs, scripts, strict=True)]
 
     def check_script(self, code: str, expected: str, *, stdin: str = "", timeout: float | None = None) -> Verdict:
-        """Run a whole program and compare its standard output, ignoring blanks at line ends.
-
-        Args:
-            code: source text of the program.
-            expected: what it must print.
-            stdin: what it can read.
-            timeout: seconds, or None for the sandbox's own limit.
-
-        Returns:
-            A verdict that counts one assert.
+        """Run a whole program on one input; the verdict counts one assert, that it prints what is expected.
 
         Example:
             >>> with Sandbox(workers=1) as sandbox:
@@ -262,23 +178,16 @@ class Sandbox:
         """
         return self.check_many([Script(code, [(stdin, expected)], timeout)])[0]
 
-    def _limit(self, timeout: float | None) -> float:
-        return self.timeout if timeout is None else timeout
-
-    def _message(self, check: Check) -> dict[str, Any]:
-        """A check as the judge gets it."""
-        limit = self._limit(check.timeout)
-        names = {"tests": [*check.tests], "names": [*check.names], "setup": check.setup}
-        return {"code": str(check.code), **names, "timeout": limit}
-
-    def _run_message(self, script: Script, pair: tuple[str, str]) -> dict[str, Any]:
-        """One run of a script as the judge gets it."""
-        stdin, expected = pair
-        return {"code": script.code, "stdin": stdin, "expected": expected, "timeout": self._limit(script.timeout)}
+    def _message(self, check: Check | Script, pair: tuple[str, str] = ("", "")) -> dict[str, Any]:
+        """A check, or one run of a script, as the judge gets it."""
+        message = {"code": str(check.code), "timeout": self.timeout if check.timeout is None else check.timeout}
+        if isinstance(check, Script):
+            return {**message, "stdin": pair[0], "expected": pair[1]}
+        return {**message, "tests": [*check.tests], "names": [*check.names], "setup": check.setup}
 
     def _map(self, checks: Sequence[dict[str, Any]]) -> list[Verdict]:
         threads = min(self._size, len(checks))
-        batch = _Batch(checks, self._size)
+        batch = Batch(checks, self._size)
         if threads <= 1:
             self._work(batch)
             return batch.verdicts()
@@ -295,7 +204,7 @@ class Sandbox:
                 raise
         return batch.verdicts()
 
-    def _work(self, batch: "_Batch") -> None:
+    def _work(self, batch: Batch) -> None:
         while not batch.is_empty:
             with self._borrow() as worker:
                 worker.run(batch)
@@ -323,12 +232,7 @@ class Sandbox:
         self._fill()
 
     def close(self) -> None:
-        """End all processes. Closing twice does nothing; a check after it raises RuntimeError.
-
-        Example:
-            >>> sandbox = Sandbox(workers=1)
-            >>> sandbox.close()
-        """
+        """End all processes. Closing twice does nothing; a check after it raises RuntimeError."""
         self._closed = True
         self._stop_workers()
 
@@ -344,10 +248,6 @@ def capabilities() -> tuple[Layer, ...]:
 
     Raises:
         SandboxUnavailable: no process of the sandbox comes up at all.
-
-    Example:
-        >>> [layer.name for layer in capabilities()]
-        ['namespaces', 'privileges', 'limits', 'capabilities', 'landlock', 'seccomp']
     """
     if sys.platform != "linux":
         return tuple(Layer(name, False, f"{sys.platform} has no such thing") for name in LAYERS)
@@ -392,12 +292,7 @@ if sys.platform == "linux":
 
 
 def shared() -> Sandbox:
-    """The sandbox of this process: made at the first call, closed when Python exits.
-
-    Example:
-        >>> shared() is shared()
-        True
-    """
+    """The sandbox of this process: made at the first call, closed when Python exits."""
     global _default
     with _default_lock:
         if _default is None:

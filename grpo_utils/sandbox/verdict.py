@@ -1,5 +1,6 @@
 """What goes into a check and what comes out of it."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,10 +27,6 @@ class Check:
         setup: source text that runs after the candidate and before the tests (MBPP's `test_setup_code`). What
             it imports or defines without using the candidate is the test author's, not the candidate's.
         timeout: seconds, or None for the sandbox's own limit.
-
-    Example:
-        >>> Check("def add(a, b): return a + b", ["assert add(1, 2) == 3"], timeout=1.0).timeout
-        1.0
     """
 
     code: str
@@ -48,10 +45,6 @@ class Script:
         pairs: what it can read from its standard input, and what it must then write to its standard output. It is
             run once for each, and each counts as one assert.
         timeout: seconds for each run, or None for the sandbox's own limit.
-
-    Example:
-        >>> Script("print(int(input()) * 2)", [("21", "42")]).timeout is None
-        True
     """
 
     code: str
@@ -76,10 +69,6 @@ class Verdict:
         wall_seconds: time from its start to its end.
         decided_by_candidate: whether an outcome hung on the candidate's own code: two objects of its classes were
             compared, so that its `__eq__` or `__lt__` gave the answer.
-
-    Example:
-        >>> Verdict("failed", 1, 2, ("passed", "failed"), "AssertionError", "assert f(2) == 3").ok
-        False
     """
 
     status: Status
@@ -95,18 +84,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """True when every assert holds."""
         return self.status == "passed"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of protection on this host: its name, whether it is on, and what it does or why it is missing.
-
-    Example:
-        >>> Layer("landlock", False, "[Errno 38] Function not implemented: 'syscall'").on
-        False
-    """
+    """One layer of protection on this host: its name, whether it is on, and what it does or why it is missing."""
 
     name: str
     on: bool
@@ -114,11 +97,7 @@ class Layer:
 
 
 def joined(runs: Sequence[Verdict], total: int) -> Verdict:
-    """The verdict on a script, of those on its runs.
-
-    Args:
-        runs: one verdict for each input, in order; when the last ones are missing, they count as timed out.
-        total: the number of inputs.
+    """The verdict on a script, of those on its runs, one for each of `total` inputs; missing ones count as timed out.
 
     Example:
         >>> joined([Verdict("passed", 1, 1, ("passed",)), Verdict("timeout", 0, 1, ("timeout",))], 3).outcomes
@@ -144,3 +123,12 @@ def joined(runs: Sequence[Verdict], total: int) -> Verdict:
 def _without_output(run: Verdict) -> Verdict:
     """A program that prints nothing has given no answer, as a function that is missing has not."""
     return replace(run, status="error", error_type="NoOutput", error_message="the program printed nothing")
+
+
+def judge_ended(code: int, count: int = 0, seconds: float = 0.0) -> Verdict:
+    """Where the process that judged `count` asserts ended: by the limit of its time, or by values that crash it."""
+    late = code == -signal.SIGPROF
+    status: Status = "timeout" if late else "crash"
+    why = "the tests computed for too long on what the program returned"
+    text = why if late else f"judging what the program returned ended with code {code}"
+    return Verdict(status, 0, count, (status,) * count, error_message=text, wall_seconds=seconds)

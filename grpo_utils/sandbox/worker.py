@@ -8,14 +8,16 @@ import contextlib
 import json
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from .verdict import Verdict
+from .batch import Batch, Numbered
+from .jail.protocol import BACKSTOP, LENGTH
+from .jail.wire import send_json
+from .verdict import Verdict, judge_ended
 
 _BOOT = """
 import _socket, json, os, sys, types
@@ -51,9 +53,7 @@ _ENVIRONMENT = {  # nothing of the trainer's environment: it may hold tokens, or
     "PYTHONHASHSEED": "0",  # the order of a set of strings must not change a verdict
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads would each reserve memory
 }
-LENGTH = struct.Struct("<I")
 MAX_VERDICT = 1 << 24  # bytes
-BACKSTOP = 10  # wall-clock limit of a check, as a multiple of its time limit
 START_SECONDS = 30.0  # a judge that takes longer is given up
 GRACE_SECONDS = 10.0  # a judge that answers later than this after its own limits is given up
 STOP_SECONDS = 0.5  # for a judge to end by itself
@@ -62,20 +62,6 @@ AHEAD = 2  # checks that a judge still has when it gets the next ones
 
 class WorkerDied(Exception):
     """The judge or the zygote, not the candidate, failed; nothing is known about the candidate."""
-
-
-class Work(Protocol):
-    """Where a worker takes checks from, and puts verdicts to."""
-
-    def take(self) -> list[tuple[int, dict[str, Any]]]:
-        """Some checks with their numbers; none when there are no more."""
-        ...
-
-    def put(self, number: int, verdict: Verdict) -> None: ...
-
-    def give_back(self, checks: list[tuple[int, dict[str, Any]]], error: WorkerDied | None) -> None:
-        """Checks that were not judged; the first of them met the error."""
-        ...
 
 
 class Worker:
@@ -89,11 +75,7 @@ class Worker:
         self.layers: list[Any] = []
 
     def start(self) -> None:
-        """Start the judge and wait until it is ready, unless it runs already.
-
-        Raises:
-            WorkerDied: it did not come up.
-        """
+        """Start the judge and wait until it is ready, unless it runs already."""
         if self._connection is not None:
             return
         try:
@@ -117,52 +99,50 @@ class Worker:
             self.stop()
             raise WorkerDied(f"the sandbox process did not start: {error}") from error
 
-    def run(self, work: Work) -> None:
+    def run(self, batch: Batch) -> None:
         """Judge what there is to judge. What could not be judged is given back, and the judge starts anew."""
-        pending: deque[tuple[int, dict[str, Any]]] = deque()
+        pending: deque[Numbered] = deque()
         try:
             while True:
                 if len(pending) <= AHEAD:
-                    checks = work.take()
+                    checks = batch.take()
                     pending.extend(checks)
-                    self._send([check for _, check in checks])
+                    if checks:
+                        self.start()
+                        self._send([check for _, check in checks])
                 if not pending:
                     return
                 number, check = pending[0]
-                answer = self._answer(check)
+                verdict = self._verdict(check["timeout"])
                 pending.popleft()
-                work.put(number, answer)
+                batch.put(number, verdict)
         except WorkerDied as error:
             ended = self.stop()
             if pending and ended in (-signal.SIGPROF, -signal.SIGSEGV, -signal.SIGABRT):
-                work.put(pending.popleft()[0], _ended_by_its_check(ended))
-                work.give_back([*pending], None)
+                batch.put(pending.popleft()[0], judge_ended(ended))
+                batch.give_back([*pending], None)
             else:
-                work.give_back([*pending], error)
+                batch.give_back([*pending], error)
         except BaseException:  # KeyboardInterrupt among others: a check may still run
             self.stop()
             raise
 
-    def _send(self, checks: list[dict[str, Any]]) -> None:
-        if not checks:
-            return
-        self.start()
+    def _running(self, seconds: float) -> socket.socket:
+        """The connection to the judge, which waits as long for what it does next."""
         connection = self._connection
-        if connection is None:  # stopped by another thread
-            raise WorkerDied("the sandbox process was stopped")
-        data = json.dumps(checks).encode()
+        if connection is None:
+            raise WorkerDied("the sandbox process was stopped")  # by another thread
+        connection.settimeout(seconds)
+        return connection
+
+    def _send(self, checks: list[dict[str, Any]]) -> None:
         try:
-            connection.settimeout(START_SECONDS)
-            connection.sendall(LENGTH.pack(len(data)) + data)
+            send_json(self._running(START_SECONDS), checks)
         except OSError as error:
             raise WorkerDied(f"no connection to the sandbox process: {error}") from error
 
-    def _answer(self, check: dict[str, Any]) -> Verdict:
-        connection = self._connection
-        if connection is None:  # stopped by another thread
-            raise WorkerDied("the sandbox process was stopped")
-        connection.settimeout(3 * BACKSTOP * check["timeout"] + GRACE_SECONDS)
-        answer = self._receive(connection)
+    def _verdict(self, timeout: float) -> Verdict:
+        answer = self._receive(self._running(3 * BACKSTOP * timeout + GRACE_SECONDS))
         if isinstance(answer, str):
             raise WorkerDied(answer)
         status, passed, total, outcomes, *rest = answer
@@ -194,11 +174,7 @@ class Worker:
         self._connection = self._process = None
 
     def stop(self) -> int:
-        """End the judge and everything below it, and reap it.
-
-        Returns:
-            Its return code: that of a judge that had ended by itself tells why.
-        """
+        """End the judge and everything below it; its return code tells why one had ended by itself."""
         connection, process = self._connection, self._process
         self._connection = self._process = None
         if connection is not None:
@@ -212,10 +188,3 @@ class Worker:
         except subprocess.TimeoutExpired:  # it computes; the zygote below it ends with it
             process.kill()
             return process.wait()
-
-
-def _ended_by_its_check(code: int) -> Verdict:
-    """The judge was ended by the limit of its time, or by values that crash an interpreter."""
-    if code == -signal.SIGPROF:
-        return Verdict("timeout", error_message="the tests computed for too long on what the program returned")
-    return Verdict("crash", error_message=f"judging what the program returned ended with code {code}")

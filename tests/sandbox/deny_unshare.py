@@ -20,5 +20,5 @@ PROGRAM = (
 
 if __name__ == "__main__":
     limit_privileges()
-    filter_installer(b"".join(struct.pack("HBBI", *instruction) for instruction in PROGRAM))()
+    filter_installer(bytearray().join(struct.pack("HBBI", *instruction) for instruction in PROGRAM))()
     os.execv(sys.argv[1], sys.argv[1:])

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_utils.sandbox.jail.codec import MAX_BYTES, MAX_ITEMS, NotPlain, Reader, Table, Writer, decode, encode
+from grpo_utils.sandbox.jail.codec import MAX_BYTES, MAX_ITEMS, NotPlain, Table, Writer, encode
+from grpo_utils.sandbox.jail.reader import Reader, decode
 
 texts = st.text(st.characters(exclude_categories=())) | st.text()
 integers = st.integers() | st.integers(-(2**2000), 2**2000)

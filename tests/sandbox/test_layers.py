@@ -110,7 +110,7 @@ def test_the_command_line_reports_and_checks(tmp_path: Path, capsys: pytest.Capt
 # ------------------------------------------------------------------------------------ filters, on any machine
 
 
-def verdict_of(program: bytes, machine: str, name: str | int, *arguments: int, arch: int | None = None) -> int:
+def verdict_of(program: bytearray, machine: str, name: str | int, *arguments: int, arch: int | None = None) -> int:
     """Interpret a filter as the kernel does, for one system call."""
     number = name if isinstance(name, int) else numbers(machine)[name]
     padded = [*arguments, *[0] * (6 - len(arguments))]

@@ -128,7 +128,7 @@ def test_a_zygote_that_cannot_start_is_an_infrastructure_fault(monkeypatch: pyte
 def test_silence_of_the_zygote_is_an_infrastructure_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped processes stand for a host that hangs; the candidate is not to blame, so it is not scored 0."""
     monkeypatch.setattr("grpo_utils.sandbox.worker.GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("grpo_utils.sandbox.pool.ATTEMPTS", 1)
+    monkeypatch.setattr("grpo_utils.sandbox.batch.ATTEMPTS", 1)
     with Sandbox(workers=1) as sandbox:
         sandbox.check(HONEST, TESTS)
         for pid in processes_of(sandbox):

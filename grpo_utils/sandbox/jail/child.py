@@ -1,8 +1,7 @@
 """Runs one candidate in a process of its own, forked for it and gone after it.
 
-The request comes and the answers go over one socket that no other check ever sees. Everything below is
-written for a hostile neighbour: the candidate can patch each object in this process and write what it likes
-to the socket. All it can forge that way is its own return values.
+The request comes and the answers go over one socket that no other check ever sees. The candidate can patch each object
+in this process and write what it likes to the socket: all it can forge that way is its own return values.
 """
 
 import atexit
@@ -27,10 +26,9 @@ _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
 def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     """Serve one check, then return; the caller ends the process.
 
-    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup (both compiled, or source
-    text that cannot be) and the mode's own data:
-    for "calls" a tuple of code objects, each with whether an iterator that it returns is emptied; for "remote" the
-    names of the setup's classes, and operations follow one by one; for "script" nothing.
+    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup and the mode's own data:
+    for "calls" code objects, each with whether an iterator that it returns is emptied; for "remote" the names of the
+    setup's classes, and operations follow one by one; for "script" nothing.
 
     Args:
         descriptors: that of a stream socket, and for a script those of its standard input and output.
@@ -82,7 +80,7 @@ def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     kind, payload = VALUE, b"null"
-    for step in (lambda: _exec(_compiled(code), module.__dict__), _end_threads, _flush):
+    for step in (lambda: _exec(_compiled(code), module.__dict__), _end_threads, lambda: sys.stdout.flush()):
         try:
             step()
         except BaseException as error:
@@ -96,10 +94,6 @@ def _end_threads() -> None:
     if threading is not None:
         threading._shutdown()
     atexit._run_exitfuncs()
-
-
-def _flush() -> None:
-    sys.stdout.flush()
 
 
 class _Output(io.RawIOBase):

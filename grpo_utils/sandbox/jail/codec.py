@@ -17,13 +17,12 @@ The time and memory that reading hostile bytes takes are bounded by the limits o
 import collections
 import datetime
 import itertools
-import json
 import math
 import sys
 import types
 from collections.abc import Callable, Iterable
 from json.encoder import encode_basestring_ascii
-from typing import Any, cast
+from typing import Any
 
 MAX_BYTES = 8 << 20  # of one message
 MAX_ITEMS = 1_000_000  # taken from an iterator
@@ -83,17 +82,10 @@ def _deeply(action: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def encode(value: Any, drain: bool = False) -> bytes:
-    """Write one value of plain data.
-
-    Args:
-        value: anything.
-        drain: whether the items of an iterator are taken, up to `MAX_ITEMS`.
-
-    Returns:
-        At most `MAX_BYTES` bytes of ASCII.
+    """Write one value of plain data; with `drain`, of an iterator the items that it has, up to `MAX_ITEMS`.
 
     Raises:
-        NotPlain: the value is something else, or longer.
+        NotPlain: the value is something else, or takes more than `MAX_BYTES`.
 
     Example:
         >>> encode((1, 2.5, {"a"}))
@@ -116,38 +108,12 @@ def limited(text: str) -> bytes:
     return text.encode()
 
 
-def decode(data: bytes) -> Any:
-    """Read one value of plain data from hostile bytes; it shares nothing with the process that wrote it.
-
-    Raises:
-        NotPlain: the bytes are not a value.
-
-    Example:
-        >>> decode(b'{"tuple":[1,2.5,{"set":["a"]}]}')
-        (1, 2.5, {'a'})
-    """
-    reader = Reader()
-    return _deeply(lambda: reader.read(parse(data)))
-
-
-def parse(data: bytes) -> Any:
-    """The JSON of hostile bytes.
-
-    Raises:
-        NotPlain: they are none.
-    """
-    try:
-        return _loads(data.decode())
-    except ValueError as error:
-        raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
-
-
 class Writer:
     """Writes the values of one message.
 
     Args:
         table: the objects that the other side has; None to write values without identity.
-        classes: classes that both sides have, with their names.
+        classes: those that both sides have, with their names.
         reference: writes what is not plain data; by default it raises NotPlain.
     """
 
@@ -162,15 +128,14 @@ class Writer:
 
     def message(self, value: Any, states: Iterable[int] = ()) -> bytes:
         """A whole message: the value, the attributes of the instances in it, and the state of objects by number."""
-        result: bytes = _deeply(self._message, value, states)
-        return result
+        return _deeply(self._message, value, states)
 
     def _message(self, value: Any, states: Iterable[int]) -> bytes:
         objects = self.table.objects if self.table else {}
         first = self.write(value)
         changed = [f"[{number},{self.state(objects[number])}]" for number in states]
         attributes = []
-        while self._instances:
+        while self._instances:  # writing one may add more
             attributes.append(self.state(self._instances.popleft()))
         return limited(f"[{first},[{','.join(attributes)}],[{','.join(changed)}]]")
 
@@ -206,8 +171,8 @@ class Writer:
             name = _VIEWS[kind]
             return f'{{"{name}":{self.pairs(value.mapping) if name == "items" else self.items(value)}}}'
         name = f"{kind.__module__}.{kind.__name__}"
-        if name in _LIBRARY_WRITERS:
-            return f'{{"{kind.__name__}":{_LIBRARY_WRITERS[name](self, value)}}}'
+        if name in _REBUILT:
+            return f'{{"{kind.__name__}":{self.items(_REBUILT[name](value))}}}'
         if kind.__module__ == "numpy" and hasattr(kind, "dtype") and value.dtype.kind in _NUMPY_KINDS:
             return f'{{"{"ndarray" if name == "numpy.ndarray" else "scalar"}":{_write_array(self, value)}}}'
         if self._reference is None:
@@ -236,14 +201,11 @@ class Writer:
 
 def attributes(value: Any) -> dict[str, Any]:
     """The attributes of an instance, in its dict or in slots."""
-    slots = [name for base in type(value).__mro__ for name in _slots(base) if hasattr(value, name)]
-    return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+    found = {}
+    for slots in (base.__dict__.get("__slots__", ()) for base in type(value).__mro__):
+        names = {slots} if isinstance(slots, str) else {*slots}
+        found |= {name: getattr(value, name) for name in names - {"__dict__", "__weakref__"} if hasattr(value, name)}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _write_text(value: str) -> str:
@@ -281,201 +243,21 @@ _WRITERS: dict[type, Callable[[Writer, Any], str]] = {
     _defaultdict: lambda writer, value: f"[{writer.factory(value.default_factory)},{writer.pairs(value)}]",
     bytes: _quoted(bytes.hex),
     bytearray: _quoted(bytearray.hex),
-    complex: lambda _, value: f'["{value.real!r}","{value.imag!r}"]',
-    range: lambda writer, value: writer.items([value.start, value.stop, value.step]),
-    slice: lambda writer, value: writer.items([value.start, value.stop, value.step]),
+    datetime.date: _quoted(str),
+    datetime.time: _quoted(str),
+    datetime.datetime: _quoted(str),
     type(...): lambda *_: "0",
     type(NotImplemented): lambda *_: "0",
 }
-# By name: importing the types here would cost every fork of the zygote, and few programs use them.
-_LIBRARY_WRITERS: dict[str, Callable[[Writer, Any], str]] = {
-    "decimal.Decimal": _quoted(str),
-    "fractions.Fraction": lambda writer, value: writer.items([value.numerator, value.denominator]),
-    "datetime.date": _quoted(str),
-    "datetime.time": _quoted(str),
-    "datetime.datetime": _quoted(str),
-    "datetime.timedelta": lambda _, value: f"[{value.days},{value.seconds},{value.microseconds}]",
-    "datetime.timezone": lambda writer, value: writer.items([value.utcoffset(None)]),
-    "uuid.UUID": _quoted(str),
-    "array.array": lambda writer, value: writer.items([value.typecode, value.tolist()]),
-}
-
-
-def _small_int(digits: str) -> int:
-    if len(digits) > 17:  # int() of a long text takes quadratic time
-        raise NotPlain("a large integer must travel as hexadecimal")
-    return int(digits)
-
-
-def _no_constant(name: str) -> float:
-    raise NotPlain(f"{name} must travel as a tagged float")
-
-
-_loads = json.JSONDecoder(parse_int=_small_int, parse_constant=_no_constant).decode
-
-
-class Reader:
-    """Reads the values of one message.
-
-    Args:
-        table: the objects that this side has already; None where values travel without identity.
-        classes: names of the classes that both sides have.
-        resolve: reads the tags that `Writer.reference` of the other side wrote, and the class of a default factory.
-    """
-
-    def __init__(
-        self,
-        table: Table | None = None,
-        classes: dict[str, type] | None = None,
-        resolve: Callable[["Reader", str, Any], Any] | None = None,
-    ) -> None:
-        self.table, self.classes, self._resolve = table, classes or {}, resolve
-        self._instances: collections.deque[Any] = collections.deque()
-
-    def message(self, data: bytes) -> Any:
-        """Read what `Writer.message` wrote, and bring the objects of the table up to its states.
-
-        Raises:
-            NotPlain: the bytes are no message. Also what looking up a hostile object raises.
-        """
-        return _deeply(self._message, data)
-
-    def _message(self, data: bytes) -> Any:
-        value, attributes, states = self._checked(lambda: _three(parse(data)))
-        result = self.read(value)
-        for number, state in self._checked(lambda: [(int(known), content) for known, content in states]):
-            if self.table is not None and number in self.table.objects:
-                self._checked(self.fill, self.table.objects[number], state)
-        for state in attributes:
-            self._checked(lambda state=state: self.fill(self._instances.popleft(), state))
-        return result
-
-    def read(self, node: Any) -> Any:
-        return self._checked(self._read, node)
-
-    def _checked(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return action(*arguments)
-        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
-            raise NotPlain(f"not a value: {type(error).__name__}: {str(error)[:200]}") from None
-
-    def _read(self, node: Any) -> Any:
-        if type(node) is list:
-            return self._filled([], node)
-        if type(node) is not dict:
-            return node
-        ((tag, payload),) = node.items()
-        if tag == "deque":
-            return self._filled(collections.deque(maxlen=payload[0]), payload)
-        if tag in _TRACKED_TAGS:
-            made = collections.deque(maxlen=payload[0]) if tag == "deque" else _TRACKED_TAGS[tag]()
-            return self._filled(made, payload)
-        if tag in _READERS:
-            return _READERS[tag](self, payload)
-        if tag == "#" and self.table is not None:
-            return self.table.objects[payload]
-        if tag == "object" and payload in self.classes:
-            made: Any = object.__new__(self.classes[payload])
-            self._instances.append(made)
-            return self.table.add(made) if self.table is not None else made
-        if tag == "ndarray":
-            made = _read_array(self, payload)
-            return self.table.add(made) if self.table is not None else made
-        if self._resolve is None:
-            raise NotPlain(f"an unknown tag {tag[:60]!r}")
-        return self._resolve(self, tag, payload)
-
-    def _filled(self, made: Any, payload: Any) -> Any:
-        if self.table is not None:
-            self.table.add(made)  # before its items: an object may hold itself
-        self.fill(made, payload)
-        return made
-
-    def items(self, payload: Any) -> list[Any]:
-        if type(payload) is not list:
-            raise NotPlain("a container must hold a list")
-        return [self._read(item) for item in payload]
-
-    def pairs(self, payload: Any) -> dict[Any, Any]:
-        return {self._read(key): self._read(value) for key, value in payload}
-
-    def fill(self, made: Any, payload: Any) -> None:
-        """Give an object the state that `Writer.state` wrote."""
-        kind = type(made)
-        if kind is list:
-            made[:] = self.items(payload)
-        elif kind is bytearray:
-            made[:] = bytes.fromhex(payload)
-        elif isinstance(made, dict):
-            if kind is _defaultdict:
-                factory, payload = payload
-                cast(Any, made).default_factory = (
-                    _FACTORIES.get(factory) if type(factory) is str else self._read(factory)
-                )
-            pairs = self.pairs(payload)
-            made.clear()
-            dict.update(made, pairs) if kind is _Counter else made.update(pairs)
-        elif kind is set or kind is collections.deque:
-            items = self.items(payload if kind is set else payload[1])
-            made.clear()
-            made.update(items) if kind is set else made.extend(items)
-        elif kind.__name__ == "ndarray":
-            made[...] = _read_array(self, payload)
-        else:
-            self._fill_instance(made, payload)
-
-    def _fill_instance(self, made: Any, payload: Any) -> None:
-        new = self.pairs(payload)
-        for name in attributes(made).keys() - new.keys():
-            object.__delattr__(made, name)
-        for name, value in new.items():
-            object.__setattr__(made, name, value)
-
-
-def _three(node: Any) -> tuple[Any, Any, Any]:
-    first, second, third = node
-    return first, second, third
-
-
-def _read_array(reader: Reader, payload: Any) -> Any:
-    kind, shape, flat = payload
-    numpy = sys.modules.get("numpy")
-    if numpy is None or kind[1] not in _NUMPY_KINDS:
-        raise NotPlain("an array of NumPy, which is not available here")
-    return numpy.array(reader.items(flat), dtype=kind).reshape(shape)
-
-
-def _library(module: str, name: str) -> Any:
-    """A type that few messages need."""
-    __import__(module)
-    return getattr(sys.modules[module], name)
-
-
-_TRACKED_TAGS: dict[str, type] = {kind.__name__: kind for kind in _TRACKED if kind is not list}
-_READERS: dict[str, Callable[[Reader, Any], Any]] = {
-    "int": lambda _, payload: int(payload, 16),
-    "float": lambda _, payload: float(payload),
-    "str": lambda _, payload: bytes.fromhex(payload).decode("utf-8", "surrogatepass"),
-    "tuple": lambda reader, payload: tuple(reader.items(payload)),
-    "frozenset": lambda reader, payload: frozenset(reader.items(payload)),
-    "keys": lambda reader, payload: dict.fromkeys(reader.items(payload)).keys(),
-    "items": lambda reader, payload: reader.pairs(payload).items(),
-    "values": lambda reader, payload: dict(enumerate(reader.items(payload))).values(),
-    "iterator": lambda reader, payload: iter(reader.items(payload)),
-    "bytes": lambda _, payload: bytes.fromhex(payload),
-    "complex": lambda _, payload: complex(float(payload[0]), float(payload[1])),
-    "range": lambda reader, payload: range(*reader.items(payload)),
-    "slice": lambda reader, payload: slice(*reader.items(payload)),
-    "ellipsis": lambda *_: ...,
-    "NotImplementedType": lambda *_: NotImplemented,
-    "Decimal": lambda _, payload: _library("decimal", "Decimal")(payload),
-    "Fraction": lambda reader, payload: _library("fractions", "Fraction")(*reader.items(payload)),
-    "date": lambda _, payload: datetime.date.fromisoformat(payload),
-    "time": lambda _, payload: datetime.time.fromisoformat(payload),
-    "datetime": lambda _, payload: datetime.datetime.fromisoformat(payload),
-    "timedelta": lambda _, payload: datetime.timedelta(*payload),
-    "timezone": lambda reader, payload: datetime.timezone(*reader.items(payload)),
-    "UUID": lambda _, payload: _library("uuid", "UUID")(payload),
-    "array": lambda reader, payload: _library("array", "array")(*reader.items(payload)),
-    "scalar": lambda reader, payload: _read_array(reader, payload)[()],
+# What an equal one is made of: the arguments. By name, because importing all would cost every fork of the zygote.
+_REBUILT: dict[str, Callable[[Any], list[Any]]] = {
+    "builtins.complex": lambda value: [value.real, value.imag],
+    "builtins.range": lambda value: [value.start, value.stop, value.step],
+    "builtins.slice": lambda value: [value.start, value.stop, value.step],
+    "decimal.Decimal": lambda value: [str(value)],
+    "fractions.Fraction": lambda value: [value.numerator, value.denominator],
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "datetime.timezone": lambda value: [value.utcoffset(None)],
+    "uuid.UUID": lambda value: [str(value)],
+    "array.array": lambda value: [value.typecode, value.tolist()],
 }

@@ -1,11 +1,12 @@
 """The kernel features that confine the zygote and everything below it, through ctypes.
 
-Each function turns one layer on for this process and what it forks, once, and returns a text that says what
-the layer does; or raises `Unavailable` with the reason. The order matters: see `zygote.confine`.
+A layer is turned on for this process and what it forks, once. Its function returns a text that says what it does, or
+raises `Unavailable` with the reason. The order matters: see `zygote.Zygote`.
 """
 
 import ctypes
 import os
+import resource
 import struct
 import sys
 from collections.abc import Callable
@@ -22,12 +23,11 @@ _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _SECCOMP_MODE_FILTER = 2
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _SIGKILL = 9
+STACK_BYTES = 64 << 20  # deep recursion is honest
 
 
 def _call(function: str, *arguments: object) -> int:
     """A C function that returns -1 and sets errno when it fails; integers are passed as C longs."""
-    if sys.platform != "linux":
-        raise Unavailable(f"{sys.platform} has no {function}() of Linux")
     longs = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     result: int = getattr(_libc, function)(*longs)
     if result < 0:
@@ -54,10 +54,9 @@ def limit_privileges() -> str:
 
 
 def enter_namespaces() -> str:
-    """A network without interfaces and a process tree of its own.
+    """A network without interfaces and a process tree of its own, which begins with the next child.
 
-    Must be followed by a fork: the process table begins with the next child. There is no mount namespace:
-    Landlock decides about files, and an unchanged copy of the mounts would protect nothing.
+    No mount namespace: Landlock decides about files, and an unchanged copy of the mounts would protect nothing.
     """
     flags = _CLONE_NEWNET | _CLONE_NEWPID | _CLONE_NEWIPC
     user, group = os.getuid(), os.getgid()
@@ -87,6 +86,15 @@ def drop_capabilities() -> str:
     return "no capabilities"
 
 
+def limit_resources(**limits: int) -> None:
+    """Set limits of the kernel by their names, as "NOFILE"; they cannot be raised again."""
+    for name, limit in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, allowed = resource.getrlimit(kind)
+        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
+        resource.setrlimit(kind, (limit, limit))
+
+
 def own_real_user() -> None:
     """Give root a real user id that nobody else has, so that a limit on processes and threads holds for it.
 
@@ -99,13 +107,9 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def filter_installer(program: bytes | bytearray) -> Callable[[], None]:
-    """Prepare a seccomp filter.
-
-    Returns:
-        A function that adds the filter to the process that calls it. Changes of a bytearray still count then.
-    """
-    code = (ctypes.c_char * len(program)).from_buffer(bytearray(program) if isinstance(program, bytes) else program)
+def filter_installer(program: bytearray) -> Callable[[], None]:
+    """Prepare a seccomp filter: a function that adds it, as it is then, to the process that calls the function."""
+    code = (ctypes.c_char * len(program)).from_buffer(program)
     description = _Program(len(program) // 8, ctypes.addressof(code))
     keep = (code, description)
 
@@ -123,10 +127,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 
 
 def restrict_files(numpy: str = "", *more: str) -> str:
-    """Landlock: read the standard library, shared libraries, NumPy in the folder `numpy`, and what is in other folders.
-
-    No other file can be touched.
-    """
+    """Landlock: read the standard library, shared libraries, NumPy in its folder and `more`, touch no other file."""
     version = _call("syscall", _CREATE_RULESET, None, 0, _VERSION_FLAG)
     files = (1 << (13 + (version >= 2) + (version >= 3))) - 1 | (1 << 15 if version >= 5 else 0)
     network = 3 if version >= 4 else 0  # TCP bind and connect

@@ -6,7 +6,6 @@ sides as long as the tests keep it too (`alive`).
 """
 
 import builtins
-import copy
 import json
 import operator
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from . import codec
 from .protocol import CALLBACK, KNOWN_MODULES, OPAQUE, RAISED, VALUE
+from .reader import Reader
 from .wire import describe, read_message, send
 
 _BINARY = str.split("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul")
@@ -33,18 +33,12 @@ OTHERS = frozenset(
     )
 )
 OPERATORS = BINARY | COMPARISONS | OTHERS
-_DUNDERS = sorted(OPERATORS)
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    int: int.__int__,
-    float: float.__float__,
-    tuple: lambda value: tuple.__getitem__(value, slice(None)),
-    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-    list: list.copy,
-    dict: dict.copy,
-    set: lambda value: set(set.__iter__(value)),
-    bytearray: lambda value: bytearray.__getitem__(value, slice(None)),
+_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys((str, bytes, tuple, list, bytearray), lambda base, value: base.__getitem__(value, slice(None))),
+    **dict.fromkeys((set, frozenset), lambda base, value: base(base.__iter__(value))),
+    int: lambda _, value: int.__int__(value),
+    float: lambda _, value: float.__float__(value),
+    dict: lambda _, value: dict.copy(value),
 }
 BATCH_SECONDS = 0.001  # of computing items ahead
 KEPT = 200  # objects that both sides go on sharing after a call
@@ -62,13 +56,7 @@ def serve(connection: int, space: dict[str, Any], shared: tuple[str, ...]) -> No
 
 
 class Objects:
-    """The numbers of the candidate's objects and classes.
-
-    Args:
-        connection: file descriptor of the socket to the judge.
-        space: the candidate's globals.
-        shared: names of the classes that the tests define for both sides.
-    """
+    """The numbers of the candidate's objects and classes; `shared` names the classes that the tests define for both."""
 
     def __init__(self, connection: int, space: dict[str, Any], shared: tuple[str, ...]) -> None:
         self.connection, self.space = connection, space
@@ -82,8 +70,6 @@ class Objects:
         self.callbacks: dict[int, Callback] = {}
         self.runner: Any = None
 
-    # ------------------------------------------------------------------------------ operations
-
     def outcome(self, message: bytes) -> tuple[bytes, bytes]:
         """Do what a message asks for; the kind and the data of the answer."""
         first = self.table.count
@@ -91,14 +77,17 @@ class Objects:
         if alive is not None:  # as it is while the judge reads an answer, and hashes objects in it
             self.table.forget(set(range(first)) & self.table.objects.keys() - set(alive))
         touched = [*self.table.objects]
-        try:
-            kind, value = VALUE, _OPERATIONS[name](self, *arguments)
-        except BaseException as error:  # SystemExit too: leaving is no way to pass
-            kind, value = RAISED, error
+        kind, value = self.done(name, arguments)
         try:
             return kind, self.write(value, touched)
         except codec.NotPlain:
             return OPAQUE, b""
+
+    def done(self, name: str, arguments: list[Any]) -> tuple[bytes, Any]:
+        try:
+            return VALUE, _OPERATIONS[name](self, *arguments)
+        except BaseException as error:  # SystemExit too: leaving is no way to pass
+            return RAISED, error
 
     def kept(self) -> list[int]:
         """The numbers of the objects that the candidate holds besides this table."""
@@ -111,7 +100,7 @@ class Objects:
 
     def read(self, message: bytes) -> Any:
         names = {name: kind for kind, name in self.shared.items()}
-        return codec.Reader(self.table, names, self.resolve).message(message)
+        return Reader(self.table, names, self.resolve).message(message)
 
     def write(self, value: Any, states: list[int]) -> bytes:
         shared = {kind: name for kind, name in self.shared.items() if not _issubclass(kind, BaseException)}
@@ -129,10 +118,7 @@ class Objects:
                 return values[0]
             if name == "raised":
                 raise values[0]
-            try:
-                kind, value = VALUE, _OPERATIONS[name](self, *values)
-            except BaseException as error:
-                kind, value = RAISED, error
+            kind, value = self.done(name, values)
             send(self.connection, kind, b"null\n" + self.write(value, []))
 
     def about(self, error: BaseException) -> tuple[Any, ...]:
@@ -145,8 +131,6 @@ class Objects:
         origin = _getattr(error, "_of_the_tests", -1)
         about = (*json.loads(describe(error)), _type(error), tuple(arguments), self.number(error))
         return (*about, origin if _type(origin) is int else -1, error.__cause__, dict(*state))
-
-    # ------------------------------------------------------------------------------ references
 
     def number(self, value: Any) -> int:
         number = self.numbers.get(id(value))
@@ -177,7 +161,9 @@ class Objects:
         number = self.class_numbers[kind] = len(self.classes)
         self.classes.append(kind)
         plain = next((base.__name__ for base in _PLAIN if _issubclass(kind, base)), "")
-        about = [str(kind.__name__), str(_getattr(kind, "__module__", "")), plain, *filter(_of(kind), _DUNDERS)]
+        spaces = [vars(base) for base in kind.__mro__ if base is not object]  # in which `__hash__ = None` counts, too
+        operators = [name for name in sorted(OPERATORS) if any(name in space for space in spaces)]
+        about = [str(kind.__name__), str(_getattr(kind, "__module__", "")), plain, *operators]
         bases = [self.base_reference(writer, base) for base in kind.__bases__]
         return f'{{"define":[{number},{writer.items(about)},[{",".join(filter(None, bases))}]]}}'
 
@@ -187,7 +173,7 @@ class Objects:
             return self.class_reference(writer, base)
         return f'{{"known":{writer.write(name)}}}' if _issubclass(base, BaseException) else ""
 
-    def resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
+    def resolve(self, reader: Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
             return self.handles[payload]
         if tag == "class":
@@ -217,11 +203,9 @@ class Objects:
 def _signature(shape: list[Any]) -> Any:
     import inspect
 
-    parameters = [
-        inspect.Parameter(name, kind, default=inspect.Parameter.empty if required else None)
-        for name, kind, required in shape
-    ]
-    return inspect.Signature(parameters)
+    empty = inspect.Parameter.empty
+    made = [inspect.Parameter(name, kind, default=empty if required else None) for name, kind, required in shape]
+    return inspect.Signature(made)
 
 
 class Callback:
@@ -256,11 +240,6 @@ def known_name(value: Any) -> str:
     return f"{module}.{name}" if _getattr(sys.modules.get(module), name, None) is value else ""
 
 
-def _of(kind: type) -> Callable[[str], bool]:
-    """Whether a class has an operator that `object` has not; one that it takes away, `__hash__ = None`, has a None."""
-    return lambda name: any(name in vars(base) for base in kind.__mro__ if base is not object)
-
-
 def _global(objects: Objects, name: str) -> Any:
     if name not in objects.space:
         raise NameError(f"name {name!r} is not defined")
@@ -292,7 +271,7 @@ def _next(objects: Objects, iterator: Any, number: int, most: int) -> tuple[Any,
 
 
 def _plain(objects: Objects, value: Any) -> Any:
-    return next(view(value) for base, view in _PLAIN.items() if _isinstance(value, base))
+    return next(view(base, value) for base, view in _PLAIN.items() if _isinstance(value, base))
 
 
 def _run(objects: Objects, awaitable: Any) -> Any:
@@ -301,8 +280,7 @@ def _run(objects: Objects, awaitable: Any) -> Any:
     async def awaited() -> Any:
         return await awaitable
 
-    if objects.runner is None:  # one for all, so that tasks and locks outlive one `await` of the tests
-        objects.runner = asyncio.Runner()
+    objects.runner = objects.runner or asyncio.Runner()  # one for all: tasks and locks outlive one `await` of the tests
     return objects.runner.run(awaited())
 
 
@@ -316,8 +294,6 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "compare": lambda _, name, left, right: _getattr(operator, name)(left, right),
     "item": lambda _, value, key: value[key],
     "truth": lambda _, value: bool(value),
-    "copy": lambda _, value, deep: (copy.deepcopy if deep else copy.copy)(value),
-    "error_attribute": lambda objects, number, name: _getattr(objects.handles[number], name),
     "hash": lambda _, value: hash(value),
     "text": lambda _, name, value, *form: {"str": str, "repr": repr, "format": format}[name](value, *form),
     "next": _next,

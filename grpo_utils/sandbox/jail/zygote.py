@@ -8,10 +8,8 @@ import _socket  # not `socket`: what it holds would cost every fork a little
 import contextlib
 import gc
 import importlib
-import json
 import marshal
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,13 +18,13 @@ from typing import Any
 
 from . import child, kernel, seccomp
 from .protocol import EXITED, KILL, KILLED, LENGTH, NOT_STARTED, REPORT
+from .wire import send_json
 
 WATCH_SECONDS = 0.01  # how often a long check is looked after
 THREADS = 64  # of one candidate
 SPARE_THREADS = 1024  # that the user of a worker may start after it, where they count together
 POOL, MOST_GAPS = 1 << 14, 10_000  # bytes of a pool of objects; gaps that are filled, for each size
 _EMPTY = sys.getsizeof(b"")
-STACK_BYTES = 64 << 20  # deep recursion is honest
 
 _INT = 4  # bytes of a descriptor in a message
 _ENDED = [signal.SIGCHLD]
@@ -47,24 +45,20 @@ PRELOADED_WITHOUT_FILES = (
 
 
 def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
-    """Serve checks on a socket until the other end is closed.
-
-    Args:
-        control: a stream socket to the judge.
-        config: memory_mb, without: names of layers to leave off, numpy: the folder it is in, or "".
+    """Serve checks on a socket to the judge until the other end is closed; `config` is made by `pool`.
 
     Returns:
-        Only in a child, and there what it has to run: called by whoever called this function, the candidate can recurse
-        nearly as deep as in a fresh interpreter.
+        Only in a child, and there what it has to run: called from further up, it can recurse deeper.
     """
     preload(PRELOADED)
     if config["numpy"]:
-        preload_numpy(config["numpy"])
+        sys.path.append(config["numpy"])
+        importlib.import_module("numpy")
+        sys.path.remove(config["numpy"])  # no other package there can be imported later
     child.prepare()
     rehearse()
     zygote = Zygote(control, config)
-    hello = json.dumps(zygote.layers).encode()
-    control.sendall(LENGTH.pack(len(hello)) + hello)
+    send_json(control, zygote.layers)
     gc.collect()
     zygote.filling = fill_gaps()
     gc.freeze()  # a collection in a child would touch, and so copy, every page
@@ -74,13 +68,6 @@ def main(control: _socket.socket, config: dict[str, Any]) -> Callable[[], None]:
     except BrokenPipeError:  # the judge is gone
         _exit(0)
         raise
-
-
-def preload_numpy(folder: str) -> None:
-    """Import it from the folder of packages that it is in; no other package there can be imported later."""
-    sys.path.append(folder)
-    importlib.import_module("numpy")
-    sys.path.remove(folder)
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -148,12 +135,16 @@ class Zygote:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDED)  # it is waited for
         # In this order: each step may take away what the ones before it need.
         self.own_processes = self._turn_on("namespaces", enter_namespaces)
-        if self.own_processes:
-            self._become_first_process()
+        if self.own_processes:  # the first process in its table takes all others with it when it ends
+            first = os.fork()
+            if first:
+                self.control.close()
+                os.waitpid(first, 0)
+                os._exit(0)
+            kernel.die_with_parent()
         self._turn_on("privileges", kernel.limit_privileges)
         self._turn_on("limits", lambda: limit_resources(config["memory_mb"]))
-        most = most_threads(private=self.own_processes)
-        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        kernel.limit_resources(NPROC=most_threads(private=self.own_processes))
         self._turn_on("capabilities", kernel.drop_capabilities)
         files = self._turn_on("landlock", lambda: kernel.restrict_files(config["numpy"]))
         if not files:
@@ -174,15 +165,6 @@ class Zygote:
         detail, self.close_doors = seccomp.install(files)
         return detail
 
-    def _become_first_process(self) -> None:
-        """Fork into the new process table; the first process there takes all others with it when it ends."""
-        first = os.fork()
-        if first:
-            self.control.close()
-            os.waitpid(first, 0)
-            os._exit(0)
-        kernel.die_with_parent()
-
     def serve(self) -> Callable[[], None]:
         while True:
             message, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(3 * _INT))
@@ -192,20 +174,16 @@ class Zygote:
                 continue
             descriptors = [*memoryview(ancillary[0][2]).cast("i")]
             started = time.monotonic()
-            try:
+            report, pid = (NOT_STARTED, 0, 0.0), -1
+            with contextlib.suppress(OSError):
                 pid = os.fork()
-            except OSError:
-                pid = -1
             if pid == 0:
                 return self.child(descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
-            if pid == -1:
-                self.control.sendall(REPORT.pack(NOT_STARTED, 0, 0.0, 0.0))
-                continue
-            reason, status, usage = self.watch(pid)
-            seconds = usage.ru_utime + usage.ru_stime
-            self.control.sendall(REPORT.pack(reason, status, seconds, time.monotonic() - started))
+            if pid > 0:
+                report = self.watch(pid)
+            self.control.sendall(REPORT.pack(*report, time.monotonic() - started))
 
     def child(self, connection: list[int]) -> Callable[[], None]:
         if not self.own_processes:  # else the kernel sees to it
@@ -215,27 +193,22 @@ class Zygote:
         os.close(self.control_fd)
         return lambda: child.run(connection, self.close_doors)
 
-    def watch(self, pid: int) -> tuple[bytes, int, Any]:
-        """Wait until the child ends, or end it when the judge says so or is gone itself; how, and what it used."""
+    def watch(self, pid: int) -> tuple[bytes, int, float]:
+        """Wait until the child ends, or end it when the judge says so or is gone; how it ended, and its CPU seconds."""
         reason = EXITED
         while True:
             signal.sigtimedwait(_ENDED, WATCH_SECONDS)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
-            if reason == EXITED and self.is_told_to_end():
-                reason = KILLED
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(BlockingIOError):  # nobody says so
+                if reason == EXITED:
+                    self.control.recv(1, _socket.MSG_DONTWAIT)
+                    reason = KILLED
+                    os.kill(pid, signal.SIGKILL)
         if not self.filtered:
             self.clear_up(pid)
-        return reason, status, usage
-
-    def is_told_to_end(self) -> bool:
-        try:
-            self.control.recv(1, _socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        return True
+        return reason, status, usage.ru_utime + usage.ru_stime
 
     def clear_up(self, pid: int) -> None:
         """Where no filter keeps a child from starting processes: kill what it left behind, and reap it."""
@@ -264,26 +237,15 @@ def enter_namespaces() -> str:
 
 
 def limit_resources(memory_mb: int) -> str:
-    """Limits that every child inherits; none of them can be raised again."""
-    limits = {"AS": memory_mb << 20, "FSIZE": 0, "NOFILE": 32, "CORE": 0, "STACK": STACK_BYTES}
-    for name, limit in limits.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        _, allowed = resource.getrlimit(kind)
-        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
-        resource.setrlimit(kind, (limit, limit))
+    """Limits that every child inherits."""
+    kernel.limit_resources(AS=memory_mb << 20, FSIZE=0, NOFILE=32, CORE=0, STACK=kernel.STACK_BYTES)
     return f"{memory_mb} MiB of memory, no file writing, 32 descriptors, no core dump"
 
 
 def most_threads(private: bool) -> int:
-    """What a worker may bring the number of its user's processes and threads to.
-
-    Args:
-        private: whether this process has a user namespace of its own, in which it is counted by itself.
-    """
+    """What a worker may bring the number of its user's processes to; `private` in a user namespace of its own."""
     if os.getuid() == 0:
-        with contextlib.suppress(
-            OSError
-        ):  # in a container without such user ids; the limit does not hold for root there
+        with contextlib.suppress(OSError):  # a container without such user ids: the limit does not hold for root there
             kernel.own_real_user()
         return THREADS
     return THREADS if private else THREADS + SPARE_THREADS + threads_of(os.getuid())

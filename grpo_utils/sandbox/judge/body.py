@@ -34,25 +34,15 @@ class Unit:
 
 @dataclass(frozen=True)
 class Body:
-    """Tests as programs.
+    """Tests as programs."""
 
-    Attributes:
-        units: the setup, one for each source text, and one for each test function in it that nothing calls.
-        statements: each assert, with the text that it stands in.
-        promises: numbers of the asserts that must not be reached.
-        used: names that are the candidate's.
-        candidates_setup: source text of what the candidate's process needs of the setup and the tests.
-        classes: names of the classes in it, whose instances both sides can have.
-        uncalled: whether there are functions that nothing calls.
-    """
-
-    units: tuple[Unit, ...]
-    statements: tuple[tuple[str, ast.stmt], ...]
-    promises: frozenset[int]
-    used: frozenset[str]
-    candidates_setup: str
-    classes: tuple[str, ...]
-    uncalled: bool
+    units: tuple[Unit, ...]  # the setup, one for each source text, and for each test function in it that nothing calls
+    statements: tuple[tuple[str, ast.stmt], ...]  # each assert, with the text that it stands in
+    promises: frozenset[int]  # numbers of the asserts that must not be reached
+    used: frozenset[str]  # names that are the candidate's
+    candidates_setup: str  # source text of what the candidate's process needs of the setup and the tests
+    classes: tuple[str, ...]  # names of the classes in it, whose instances both sides can have
+    uncalled: bool  # whether there are functions that nothing calls
 
     @property
     def count(self) -> int:
@@ -63,16 +53,10 @@ class Body:
 
 
 def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
-    """Prepare tests to run as they are.
-
-    Args:
-        tests: source texts.
-        setup: source text that runs before them.
-        own: names that are the candidate's for certain.
+    """Prepare tests to run as they are; `own` are names that are the candidate's for certain.
 
     Raises:
         Unsupported: they use a name that is neither theirs nor the candidate's, or bind one of the candidate's.
-        SyntaxError: they are no Python.
     """
     marker = _Marker()
     trees = [ast.parse(text) for text in tests]
@@ -81,7 +65,7 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
     scope = Scope.of(setup_tree, set(own))
     shipped = [*scope.setup.body, *_shipped(trees, scope.known)]
     called = set().union(*map(loaded_names, [*trees, setup_tree]))
-    setup_code = compile(_fixed(marker.mark(setup_tree, setup)), "<setup>", "exec")
+    setup_code = compile(marker.mark(setup_tree, setup), "<setup>", "exec")
     units = [Unit(setup_code, 0, len(marker.statements))]
     for tree, text in zip(trees, tests, strict=True):
         units += _units(tree, text, marker, called)
@@ -95,10 +79,6 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         tuple(node.name for node in shipped if isinstance(node, ast.ClassDef)),
         any(function.name not in called for function in functions),
     )
-
-
-def _fixed(tree: ast.Module) -> ast.Module:
-    return ast.fix_missing_locations(tree)
 
 
 def _used(tests: tuple[str, ...], setup: str, own: set[str]) -> frozenset[str]:
@@ -124,9 +104,7 @@ def _global_names(text: str) -> Iterator[tuple[str, bool]]:
             at_top = table is top or symbol.is_global()
             if at_top and symbol.is_referenced():
                 yield symbol.get_name(), False
-            if (table is top and (symbol.is_assigned() or symbol.is_imported())) or (
-                symbol.is_declared_global() and symbol.is_assigned()
-            ):
+            if (table is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
                 yield symbol.get_name(), True
 
 
@@ -162,20 +140,16 @@ def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> 
         body += marker.mark(ast.Module([statement], []), text).body
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name not in called:
             calls += [(call, start, len(marker.statements)) for call in _calls(statement)]
-    yield Unit(compile(_fixed(ast.Module(body, [])), "<tests>", "exec"), first, len(marker.statements))
+    yield Unit(compile(ast.Module(body, []), "<tests>", "exec"), first, len(marker.statements))
     for call, start, last in calls:
         yield Unit(compile(call, "<tests>", "exec"), start, last)
 
 
 def asserts_of(test: str) -> list[str] | None:
-    """The asserts of a test, and the expected exceptions that count as one: each is an outcome of a verdict.
-
-    Args:
-        test: its source text.
+    """The source texts of a test's asserts, and of expected exceptions that count as one, in the order of outcomes.
 
     Returns:
-        Their source texts in order; None where it is no Python, or where only running it tells how many count, because
-        one stands in a block or a function.
+        None where it is no Python, or where only running it tells how many count: one stands in a block or a function.
 
     Example:
         >>> asserts_of("x = inc(1)\\nassert x == 2"), asserts_of("for n in range(9): assert inc(n) > n")
@@ -220,14 +194,14 @@ class _Marker(ast.NodeTransformer):
         self.statements: list[tuple[str, ast.stmt]] = []
         self.promises: set[int] = set()
         self._unarmed: list[int] = []
-        self._how = "noted"  # which exceptions end at an assert: see `run.Judged`
+        self._how = "noted"  # which exceptions end at an assert: see `run._Judged`
         self._text = ""
 
     def mark(self, tree: ast.Module, text: str) -> ast.Module:
         self._text = text
         body = self._visited(tree.body)
         armed = [self._arm()] if self._unarmed else []
-        return ast.Module([*armed, *body], [])
+        return ast.fix_missing_locations(ast.Module([*armed, *body], []))
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         self.generic_visit(node)
@@ -242,7 +216,8 @@ class _Marker(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
-        return self._recorded(node, self._how) if any(map(_is_raises, node.items)) else node
+        expects = any(_expected_exception(item.context_expr) for item in node.items)
+        return self._recorded(node, self._how) if expects else node
 
     def visit_Try(self, node: ast.Try) -> Any:
         how, start = self._how, len(self._unarmed)
@@ -256,7 +231,9 @@ class _Marker(ast.NodeTransformer):
         return self._armed(node, start)
 
     def _visited(self, statements: list[ast.stmt]) -> list[Any]:
-        return [part for statement in statements for part in _listed(self.visit(statement))]
+        tree = ast.Module(statements, [])
+        self.generic_visit(tree)
+        return tree.body
 
     def visit_If(self, node: ast.If) -> Any:
         before = len(self._unarmed)
@@ -271,8 +248,8 @@ class _Marker(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         self.generic_visit(node)
-        raises = isinstance(node.value, ast.Call) and _names_raises(node.value.func) and len(node.value.args) > 1
-        return self._recorded(node, self._how) if raises else node
+        call = _expected_exception(node.value)
+        return self._recorded(node, self._how) if call and len(call.args) > 1 else node
 
     def _number(self, node: ast.stmt) -> int:
         self.statements.append((self._text, node))
@@ -298,17 +275,12 @@ class _Marker(ast.NodeTransformer):
         return [self._arm(start), node] if len(self._unarmed) > start else node
 
 
-def _listed(visited: Any) -> list[Any]:
-    return visited if isinstance(visited, list) else [visited]
-
-
-def _is_raises(item: ast.withitem) -> bool:
-    return isinstance(item.context_expr, ast.Call) and _names_raises(item.context_expr.func)
-
-
-def _names_raises(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in ("raises", "assertRaises")
+def _expected_exception(expression: ast.expr) -> ast.Call | None:
+    """The call in `with pytest.raises(...)` and its like."""
+    match expression:
+        case ast.Call(func=ast.Name(id="raises" | "assertRaises") | ast.Attribute(attr="raises" | "assertRaises")):
+            return expression
+    return None
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:

@@ -11,32 +11,24 @@ from typing import Any, cast
 from ..jail import codec
 from ..jail.objects import OPERATORS, known_name
 from ..jail.protocol import CALLBACK, OPAQUE, RAISED
+from ..jail.reader import Reader, parse
 from .session import Session, Stop, Unsupported
 
+_SIMPLE = str | int | float
 _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
 
 class Link:
-    """All that the two sides of one check know of each other.
-
-    Args:
-        session: the candidate's process.
-
-    Attributes:
-        decided: whether the candidate's own code decided an outcome.
-        made: numbers of the objects that the tests made, and that the program has not handed out since.
-        asked: how many operations were asked for.
-        extended: a plain type that a class of the candidate extends, if the tests met an instance of one.
-    """
+    """All that the two sides of one check know of each other."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.decided = False  # whether the candidate's own code decided an outcome
+        self.made: set[int] = set()  # numbers of objects that the tests made, and the program has not handed out since
+        self.extended = ""  # a plain type that a class of the candidate extends, if the tests met an instance of one
+        self.asked = 0  # operations
         self._space: dict[str, Any] = {}
         self._shared: tuple[str, ...] = ()
-        self.decided = False
-        self.made: set[int] = set()
-        self.extended = ""
-        self.asked = 0
         self.make_class: Callable[..., type]
         self.make_instance: Callable[[type, int], Any]
         self.describe: Callable[[Any], tuple[str, int] | None]
@@ -57,11 +49,7 @@ class Link:
         return {name: self._space[name] for name in self._shared if dict.get(self._space, name)}
 
     def request(self, name: str, *arguments: Any) -> Any:
-        """Ask the candidate for an operation of `jail.objects`.
-
-        Raises:
-            BaseException: what it raised there, or `session.Stop`.
-        """
+        """Ask the candidate for an operation of `jail.objects`; raises what it raised there, or `session.Stop`."""
         self.asked += 1
         outermost = self._depth == 0
         self._depth += 1
@@ -75,19 +63,17 @@ class Link:
                 elif kind == OPAQUE:
                     self.session.stop(Unsupported(f"what the program answers takes more than {codec.MAX_BYTES} bytes"))
                 else:
-                    return self._answer(kind, data, kept, outermost)
+                    break
+            value = self._read(data)
+            if outermost:
+                numbers = parse(kept)
+                keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
+                self._table.forget(self._table.objects.keys() - keep)
+            if kind == RAISED:
+                raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
+            return value
         finally:
             self._depth -= 1
-
-    def _answer(self, kind: bytes, data: bytes, kept: bytes, outermost: bool) -> Any:
-        value = self._read(data)
-        if outermost:
-            numbers = codec.parse(kept)
-            keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
-            self._table.forget(self._table.objects.keys() - keep)
-        if kind == RAISED:
-            raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
-        return value
 
     def _ask(self, outermost: bool, *message: Any) -> None:
         """Send an operation, and what the tests changed; shared objects that they no longer hold are forgotten."""
@@ -138,14 +124,12 @@ class Link:
             vars(error)["of_the_candidate_number"] = int(number)
         return self._instances[number]
 
-    # ------------------------------------------------------------------------------ what travels
-
     def _writer(self) -> codec.Writer:
         classes = {kind: name for name, kind in self.classes.items() if not issubclass(kind, BaseException)}
         return codec.Writer(self._table, classes, self._reference)
 
     def _read(self, data: bytes) -> Any:
-        return codec.Reader(self._table, self.classes, self._resolve).message(data)
+        return Reader(self._table, self.classes, self._resolve).message(data)
 
     def _reference(self, writer: codec.Writer, value: Any) -> str:
         remote = self.describe(value)
@@ -182,12 +166,12 @@ class Link:
         shared = self.classes.values()
         kind = next(base for base in type(error).__mro__ if base.__module__ == "builtins" or base in shared)
         self._errors.append(error)
-        arguments = () if issubclass(kind, AssertionError) else tuple(filter(_is_simple, error.args))
-        state = {name: value for name, value in vars(error).items() if _is_simple(value)}
-        about = [len(self._errors) - 1, kind, arguments, state]
+        told = () if issubclass(kind, AssertionError) else error.args
+        state = {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)}
+        about = [len(self._errors) - 1, kind, tuple(one for one in told if isinstance(one, _SIMPLE)), state]
         return f'{{"error":{writer.items(about)}}}'
 
-    def _resolve(self, reader: codec.Reader, tag: str, payload: Any) -> Any:
+    def _resolve(self, reader: Reader, tag: str, payload: Any) -> Any:
         if tag == "handle":
             number, kind = payload
             kind = reader.read(kind)
@@ -228,10 +212,6 @@ def _attribute(function: Any, name: str) -> Any:
     if name.startswith("_"):
         raise Unsupported(f"the program asks a function of the tests for {name!r}")
     return getattr(function, name)
-
-
-def _is_simple(value: Any) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def _error(kind: Any, arguments: Any) -> BaseException:

@@ -7,9 +7,9 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from ..jail.protocol import KNOWN_MODULES
@@ -24,14 +24,6 @@ IMPLICIT = frozenset(
     )
 )
 ALLOWED = IMPLICIT | (KNOWN_MODULES - {"numpy"})
-STAND_INS: dict[str, Callable[[], types.ModuleType]] = {
-    "pytest": stand_ins.pytest_module,
-    "asyncio": stand_ins.asyncio_module,
-    "io": stand_ins.io_module,
-    "dataclasses": partial(stand_ins.looking_inside, "dataclasses", "asdict astuple replace fields"),
-    "inspect": partial(stand_ins.looking_inside, "inspect", "signature getfullargspec getdoc getmembers"),
-    "typing": partial(stand_ins.looking_inside, "typing", "get_type_hints"),
-}
 # What tests take for granted although they do not import it; `datetime` can be both the module and its class.
 EXPORTS = {
     "Counter": "collections", "OrderedDict": "collections", "defaultdict": "collections", "deque": "collections",
@@ -47,7 +39,7 @@ _PACKAGES = frozenset(
 
 
 def allow_numpy() -> None:
-    """Let the tests of this process use NumPy, which it has imported."""
+    """Let the tests of this process use NumPy."""
     global ALLOWED, IMPLICIT
     ALLOWED |= {"numpy", "numpy.testing", "numpy.linalg"}
     IMPLICIT |= {"numpy"}
@@ -55,21 +47,20 @@ def allow_numpy() -> None:
 
 
 def module(name: str) -> types.ModuleType:
-    """A module for tests.
+    """A module for tests, if it is one of those that they may use."""
+    _require_allowed([name])
+    return stand_ins.stand_in(name) if name in stand_ins.NAMES else importlib.import_module(name)
 
-    Raises:
-        Unsupported: it is not one of those that tests may use.
-    """
-    if name in STAND_INS:
-        return STAND_INS[name]()
-    if name not in ALLOWED:
-        raise Unsupported(f"the tests import {name!r}, which is not available to tests")
-    return importlib.import_module(name)
+
+def _require_allowed(modules: Iterable[str]) -> None:
+    for name in modules:
+        if name not in ALLOWED | stand_ins.NAMES:
+            raise Unsupported(f"the tests import {name!r}, which is not available to tests")
 
 
 def _import(name: str, space: Any = None, local: Any = None, names: Iterable[str] = (), level: int = 0) -> Any:
     found = module(name)
-    if names or name in STAND_INS:
+    if names or name in stand_ins.NAMES:
         return found
     return module(name.partition(".")[0]) if "." not in name else sys.modules[name.partition(".")[0]]
 
@@ -96,12 +87,7 @@ def known_names() -> set[str]:
 
 
 def candidates(name: str, known: set[str], own: set[str]) -> bool:
-    """Whether a name that tests use is the candidate's.
-
-    Args:
-        name: of a variable.
-        known: the tests' own names.
-        own: names that are the candidate's for certain.
+    """Whether a name that tests use is the candidate's: one of its `own`, or none of those `known` to be the tests'.
 
     Raises:
         Unsupported: a module or builtin that tests may not use must not be taken for a function of the candidate.
@@ -116,15 +102,10 @@ def candidates(name: str, known: set[str], own: set[str]) -> bool:
 
 
 def require_definitions(used: frozenset[str], own: frozenset[str], code: str) -> None:
-    """See that what the tests use is the candidate's.
-
-    Args:
-        used: names in the tests that are not theirs.
-        own: the candidate's names as the task knows them.
-        code: its source text, of which the names at the start of lines are looked at.
+    """See that names which the tests use are the candidate's `own`, or stand in its code outside of blocks.
 
     Raises:
-        Unsupported: one of them is neither.
+        Unsupported: one of them is and does neither.
     """
     for name in sorted(used - own):
         if not re.search(rf"(?m)^(?![ \t#]).*\b{name}\b", code):
@@ -132,26 +113,17 @@ def require_definitions(used: frozenset[str], own: frozenset[str], code: str) ->
 
 
 def require_imports(tree: ast.AST) -> None:
-    """See that tests import only what is available to them, and replace nothing that the program has its own of.
-
-    Raises:
-        Unsupported: they do.
-    """
+    """See that tests import only what is available to them, and replace nothing that the program has its own of."""
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=replaced, ctx=ast.Store()):
                 if name in ALLOWED - stored and (name, replaced) not in (("sys", "stdout"), ("sys", "stderr")):
                     raise Unsupported(f"the tests replace '{name}.{replaced}', and the program would not see it")
-        if isinstance(node, ast.Import):
-            wanted = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            wanted = ["." * node.level + (node.module or "")]
-        else:
-            continue
-        for name in wanted:
-            if name not in ALLOWED and name not in STAND_INS:
-                raise Unsupported(f"the tests import {name!r}, which is not available to tests")
+            case ast.Import(names=wanted):
+                _require_allowed(alias.name for alias in wanted)
+            case ast.ImportFrom(level=level, module=name):
+                _require_allowed(["." * level + (name or "")])
 
 
 def loaded_names(tree: ast.AST) -> set[str]:
@@ -163,14 +135,12 @@ def bound_names(tree: ast.AST) -> set[str]:
     bound = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
             case ast.alias(name=name, asname=alias):
                 bound.add(alias or name.split(".")[0])
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 bound.add(name)
+            case _ if isinstance(getattr(node, "name", None), str):  # a definition, `except ... as`, `case ... as`
+                bound.add(node.name)  # type: ignore[attr-defined]
     return bound
 
 
@@ -192,23 +162,21 @@ def uses_datetime_class(trees: list[ast.Module]) -> bool:
     return False
 
 
+_DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+
+
 class NotSplittable(Exception):
     """The calls of these tests cannot run ahead of the rest."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose names are whose: `known` are the tests' own, `own` the candidate's for certain.
+    """Whose names are whose."""
 
-    Attributes:
-        made: names of what the setup made, which a call could change, or which depends on the candidate.
-        setup: the statements of the setup that do not depend on it.
-    """
-
-    known: set[str]
-    own: set[str]
-    made: set[str]
-    setup: ast.Module
+    known: set[str]  # the tests' own
+    own: set[str]  # the candidate's for certain
+    made: set[str]  # what the setup made, which a call could change, or which depends on the candidate
+    setup: ast.Module  # the statements of the setup that do not depend on it
     used: set[str] = field(default_factory=set)
 
     @classmethod
@@ -218,13 +186,11 @@ class Scope:
         body = []
         for statement in setup.body:
             bound = bound_names(statement)
-            if loaded_names(statement) <= known | bound and not bound & own:
+            independent = loaded_names(statement) <= known | bound and not bound & own
+            if independent:
                 body.append(statement)
-                known |= bound
-                if not isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
-                    made |= bound
-            else:
-                known -= bound
+            known = known | bound if independent else known - bound
+            if not (independent and isinstance(statement, _DEFINITION)):
                 made |= bound
         return cls(known, own, made, ast.Module(body, []))
 

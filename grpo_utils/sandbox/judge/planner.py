@@ -11,11 +11,10 @@ Tests whose meaning could change when their calls run ahead of them (statements 
 """
 
 import ast
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from . import names as names_
 from .body import Body, compile_body
@@ -39,6 +38,8 @@ _PURE_ATTRIBUTES = frozenset(
         " timedelta lower upper strip split items keys values copy tolist"
     )
 )
+# What means something else in the candidate's process: variables that the tests go on using, `await`.
+_STAYING = ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
 
 
 @dataclass(frozen=True)
@@ -58,29 +59,17 @@ class SplitAssert:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to judge one list of tests.
+    """How to judge one list of tests."""
 
-    Attributes:
-        tests: their source texts, without those that are blank.
-        setup: as it was given.
-        own: names that are the candidate's for certain.
-        used: names in the tests that are the candidate's.
-        calls: the candidate's calls, each with whether an iterator that comes back is emptied.
-        asserts: in order; none where the tests cannot be split.
-        setup_code: of the setup's statements that do not depend on the candidate.
-        pure: whether evaluating the asserts changes nothing in the process that does it.
-        datetime_class: whether `datetime` without an import is the class of that name.
-    """
-
-    tests: tuple[str, ...]
-    setup: str
-    own: frozenset[str]
-    used: frozenset[str]
-    calls: tuple[tuple[CodeType, bool], ...] = ()
-    asserts: tuple[SplitAssert, ...] = ()
-    setup_code: CodeType | None = None
-    pure: bool = False
-    datetime_class: bool = False
+    tests: tuple[str, ...]  # their source texts, without those that are blank
+    setup: str  # as it was given
+    own: frozenset[str]  # names that are the candidate's for certain
+    used: frozenset[str]  # names in the tests that are the candidate's
+    calls: tuple[tuple[CodeType, bool], ...] = ()  # each with whether an iterator that comes back is emptied
+    asserts: tuple[SplitAssert, ...] = ()  # none where the tests cannot be split
+    setup_code: CodeType | None = None  # of the setup's statements that do not depend on the candidate
+    pure: bool = False  # whether evaluating the asserts changes nothing in the process that does it
+    datetime_class: bool = False  # whether `datetime` without an import is the class of that name
 
     @cached_property
     def body(self) -> Body:
@@ -94,19 +83,12 @@ class Plan:
 
 
 def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -> Plan:
-    """Decide what of the tests the candidate's process gets to see.
+    """Decide what of the tests the candidate's process gets to see; the arguments are those of `Check`.
 
-    Args:
-        tests: source texts of the tests.
-        names: names that are the candidate's even where Python has a builtin of that name.
-        setup: source text that runs between the candidate and the tests.
-
-    Returns:
-        The plan; it is cached, because a group of completions shares its tests.
+    The plan is cached, because a group of completions shares its tests.
 
     Raises:
-        Unsupported: the tests are no Python or nested too deeply, there are none, or they use a name that is neither
-            theirs nor the candidate's.
+        Unsupported: the tests are no Python or nested too deeply, or there are none.
 
     Example:
         >>> plan(("assert abs(area(2) - 12.56) < 0.01",)).calls[0][0].co_names
@@ -147,7 +129,7 @@ def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: fro
         for statement in tree.body:
             assert isinstance(statement, ast.Assert)
             splitter = _Splitter(scope)
-            rest = splitter.replace(statement.test)
+            rest = cast(ast.expr, splitter.visit(statement.test))
             first = len(calls)
             for call in splitter.calls:
                 calls.append((compile(ast.Expression(call), "<call>", "eval"), id(call) in splitter.drained))
@@ -169,16 +151,11 @@ class _Splitter(ast.NodeTransformer):
         self.calls: list[ast.expr] = []
         self.drained: set[int] = set()
 
-    def replace(self, expression: ast.expr) -> ast.expr:
-        replaced = self.visit(expression)
-        assert isinstance(replaced, ast.expr)
-        return replaced
-
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.Call | ast.Attribute | ast.Subscript | ast.Name):
             root = chain(node)[-1]
             if isinstance(root, ast.Name) and self.scope.is_candidates(root.id) and _moves_as_a_whole(node, root):
-                if loaded_names(node) & self.scope.made or any(map(_travels_badly, ast.walk(node))):
+                if loaded_names(node) & self.scope.made or any(isinstance(part, _STAYING) for part in ast.walk(node)):
                     raise NotSplittable
                 self.calls.append(node)
                 return ast.copy_location(ast.Name(f"_{len(self.calls) - 1}_", ast.Load()), node)
@@ -187,34 +164,27 @@ class _Splitter(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        return self._first_operand_only(node, node.values[1:])
+        return self.generic_visit(self._kept(node, *node.values[1:]))  # the rest is perhaps not evaluated
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         by_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
-        return self._first_operand_only(node, node.comparators[0 if by_identity else 1 :])
+        return self.generic_visit(self._kept(node, *node.comparators[0 if by_identity else 1 :]))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        return self._first_operand_only(node, [node.body, node.orelse])
+        return self.generic_visit(self._kept(node, node.body, node.orelse))
 
     def _own_scope(self, node: ast.AST) -> ast.AST:
         """A comprehension or lambda stays as it is: its variables are nobody's, its calls cannot run ahead."""
-        if any(map(self.scope.is_candidates, loaded_names(node) - bound_names(node))):
-            raise NotSplittable
-        return node
+        return self._kept(node, node)
 
     visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _own_scope
     visit_NamedExpr = _own_scope
 
-    def _first_operand_only(self, node: ast.AST, maybe_not_evaluated: Sequence[ast.AST]) -> ast.AST:
-        for operand in maybe_not_evaluated:
-            if any(map(self.scope.is_candidates, loaded_names(operand) - bound_names(operand))):
-                raise NotSplittable
-        return self.generic_visit(node)
-
-
-def _travels_badly(node: ast.AST) -> bool:
-    """What means something else in the candidate's process: variables that the tests go on using, `await`."""
-    return isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+    def _kept(self, node: ast.AST, *parts: ast.AST) -> ast.AST:
+        """The node, if nothing in these parts of it is the candidate's."""
+        if any(self.scope.is_candidates(name) for part in parts for name in loaded_names(part) - bound_names(part)):
+            raise NotSplittable
+        return node
 
 
 def _drains(call: ast.Call) -> bool:

@@ -21,7 +21,6 @@ from .session import Unsupported
 BATCH_AFTER, LARGEST_BATCH = 32, 4096  # items fetched one by one before more are fetched at once
 
 _link: Link | None = None  # of the one check that this process judges
-_ORDER = {"__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne"}
 _LOCAL = frozenset(
     str.split(
         "__mro__ __bases__ __base__ __class__ __dict__ __name__ __qualname__ __module__ __new__ __instancecheck__"
@@ -60,29 +59,35 @@ def describe(value: Any) -> tuple[str, int] | None:
     """How a stand-in travels back: "handle" or "class", and the candidate's number."""
     if type(value) is RemoteType:
         return "class", about(value, "number")
-    if is_remote(value):
-        if isinstance(value, BaseException):
-            return "handle", vars(value)["of_the_candidate_number"]
-        return "handle", object.__getattribute__(value, "_number")
-    if isinstance(value, BaseException) and "of_the_candidate_number" in vars(value):
-        return "handle", vars(value)["of_the_candidate_number"]
-    return None
+    if isinstance(value, BaseException):
+        number = vars(value).get("of_the_candidate_number")
+        return None if number is None else ("handle", number)
+    return ("handle", object.__getattribute__(value, "_number")) if is_remote(value) else None
+
+
+def _asks(operation: str) -> Callable[..., Any]:
+    return lambda self, *arguments: link().request(operation, self, *arguments)
+
+
+def _special(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: link().request("special", self, name, *arguments)
+
+
+def _text(function: str) -> Callable[..., str]:
+    return lambda self, *form: str(link().request("text", function, self, *form))
+
+
+def _comparison(name: str) -> Callable[..., Any]:
+    return lambda self, other: _compared(self, other, name)
 
 
 class RemoteType(type):
-    """The type of stand-ins for classes.
+    """The type of stand-ins for classes."""
 
-    Attributes:
-        number: the candidate's number of the class.
-        plain: name of the plain type that it extends, or "".
-        operators: names of the special methods that it has.
-        named: whether the tests name it as a class, so that its operators are theirs to use.
-    """
-
-    number: int
-    plain: str
-    operators: frozenset[str]
-    named: bool  # set once
+    number: int  # the candidate's
+    plain: str  # name of the plain type that it extends, or ""
+    operators: frozenset[str]  # names of the special methods that it has
+    named: bool  # whether the tests name it as a class, so that its operators are theirs to use
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         if "number" not in type.__getattribute__(cls, "__dict__"):
@@ -98,33 +103,16 @@ class RemoteType(type):
         ask_about(cls, name)
         return link().request("getattr", cls, name)
 
-    def __setattr__(cls, name: str, value: Any) -> None:
-        link().request("setattr", cls, name, value)
-
-    def __delattr__(cls, name: str) -> None:
-        link().request("delattr", cls, name)
-
-    def __iter__(cls) -> Any:
-        return link().request("special", cls, "__iter__")
-
-    def __len__(cls) -> Any:
-        return link().request("special", cls, "__len__")
+    __setattr__, __delattr__, __getitem__ = _asks("setattr"), _asks("delattr"), _asks("item")
+    __iter__, __len__, __dir__ = _special("__iter__"), _special("__len__"), _special("__dir__")
+    __repr__ = _text("repr")
 
     def __bool__(cls) -> bool:
         return True
 
-    def __getitem__(cls, key: Any) -> Any:
-        return link().request("item", cls, key)
-
-    def __dir__(cls) -> Any:
-        return link().request("special", cls, "__dir__")
-
     def __contains__(cls, item: Any) -> Any:
         link().decided |= not is_remote(item)
         return link().request("special", cls, "__contains__", item)
-
-    def __repr__(cls) -> str:
-        return str(link().request("text", "repr", cls))
 
 
 def about(value: Any, name: str) -> Any:
@@ -156,45 +144,12 @@ class Remote(metaclass=RemoteType):
         ask_about(self, name)
         return link().request("getattr", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        link().request("setattr", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        link().request("delattr", self, name)
-
-    def __str__(self) -> str:
-        return str(link().request("text", "str", self))
-
-    def __repr__(self) -> str:
-        return str(link().request("text", "repr", self))
-
-    def __format__(self, form: str) -> str:
-        return str(link().request("text", "format", self, form))
-
-    def __dir__(self) -> Any:
-        return link().request("special", self, "__dir__")
+    __setattr__, __delattr__, __dir__ = _asks("setattr"), _asks("delattr"), _special("__dir__")
+    __str__, __repr__, __format__ = _text("str"), _text("repr"), _text("format")
+    __eq__, __ne__ = _comparison("__eq__"), _comparison("__ne__")
 
     def __hash__(self) -> int:
         return int(link().request("hash", self))
-
-    def __eq__(self, other: object) -> Any:
-        return _compared(self, other, "__eq__")
-
-    def __ne__(self, other: object) -> Any:
-        return _compared(self, other, "__ne__")
-
-    def __reduce_ex__(self, version: Any) -> Any:
-        return _copy, (self,)
-
-    def __copy__(self) -> Any:
-        return link().request("copy", self, False)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return link().request("copy", self, True)
-
-
-def _copy(value: Any) -> Any:
-    return value
 
 
 _PLAIN_TYPES: dict[str, type] = {
@@ -213,11 +168,7 @@ def decides(value: Any) -> None:
 
 
 def ask_about(value: Any, name: str) -> None:
-    """See that an object is not asked what only plain data can be trusted to answer, unless the tests name its class.
-
-    Raises:
-        Unsupported: it is.
-    """
+    """See that an object is not asked what only plain data is trusted to answer, unless the tests name its class."""
     if name in _PREDICATES:
         if not (about(value, "named") if type(value) is RemoteType else named(value)):
             _refused(value, f"is asked for {name!r}")
@@ -246,10 +197,10 @@ def _compared(left: Any, right: Any, name: str) -> Any:
             ):
                 return name == "__ne__"
             link().decided = True
-            return link().request("compare", _ORDER[name], left, right)
+            return link().request("compare", name, left, right)
     if about(left, "plain"):
         right = plain_value(right) if is_remote(right) else right
-        return getattr(operator, _ORDER[name])(plain_value(left), right)
+        return getattr(operator, name)(plain_value(left), right)
     if name in ("__eq__", "__ne__"):
         if right is None or not {name, "__eq__"} & about(left, "operators"):
             return NotImplemented
@@ -264,34 +215,22 @@ def _refused(value: Any, why: str) -> Any:
     link().session.stop(Unsupported(f"an object of the program's class {about(value, '__name__')!r} {why}"))
 
 
-def _comparison(name: str) -> Callable[..., Any]:
-    return lambda self, other: _compared(self, other, name)
-
-
 def _binary(name: str) -> Callable[..., Any]:
     """An operator; with plain data only where the tests name the class: `f() - 3` would show the program the 3."""
 
     def operate(self: Any, other: Any, *more: Any) -> Any:
         if not is_remote(other) and not named(self):
             if about(self, "plain"):
-                return _plain_operation(name, plain_value(self), other)
+                held = plain_value(self)
+                if name == "__radd__":
+                    return other + held
+                return getattr(held, name)(other) if hasattr(held, name) else NotImplemented
             return _refused(self, f"is asked for {name} with {type(other).__name__!r}")
         if not is_remote(other):
             decides(self)
         return link().request("special", self, name, other, *more)
 
     return operate
-
-
-def _plain_operation(name: str, left: Any, right: Any) -> Any:
-    method = getattr(type(left), name, None)
-    if name == "__radd__":
-        return right + left
-    return NotImplemented if method is None else method(left, right)
-
-
-def _special(name: str) -> Callable[..., Any]:
-    return lambda self, *arguments: link().request("special", self, name, *arguments)
 
 
 def _contains(self: Any, item: Any) -> Any:
@@ -304,14 +243,8 @@ def _contains(self: Any, item: Any) -> Any:
     return any(item is each or item == each for each in iter(self))
 
 
-def _call(self: Any, *arguments: Any, **options: Any) -> Any:
-    return link().request("call", self, arguments, tuple(options.items()))
-
-
 def _truth(self: Any) -> bool:
-    if about(self, "plain"):
-        return bool(plain_value(self))
-    return bool(link().request("truth", self))
+    return bool(plain_value(self) if about(self, "plain") else link().request("truth", self))
 
 
 def _next_item(self: Any) -> Any:
@@ -325,10 +258,6 @@ def _next_item(self: Any) -> Any:
         taken[0] += len(ahead)
         taken[1] = link().asked
     return ahead.popleft()
-
-
-def _exit(self: Any, kind: Any, error: Any, trace: Any) -> Any:
-    return link().request("special", self, "__exit__", kind, error, None)
 
 
 def _await(self: Any) -> Any:
@@ -352,13 +281,13 @@ def methods(operators: frozenset[str]) -> dict[str, Any]:
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    "__call__": _call,
+    "__call__": lambda self, *arguments, **options: link().request("call", self, arguments, tuple(options.items())),
     "__contains__": _contains,
     "__next__": _next_item,
     "__iter__": lambda self: (
         self if "__next__" in about(self, "operators") else link().request("special", self, "__iter__")
     ),
-    "__exit__": _exit,
+    "__exit__": lambda self, kind, error, trace: link().request("special", self, "__exit__", kind, error, None),
     "__await__": _await,
 }
 
@@ -391,16 +320,11 @@ def make_instance(kind: type, number: int) -> Any:
     return made
 
 
-def _error_attribute(error: BaseException, name: str) -> Any:
-    number = vars(error).get("of_the_candidate_number")
-    if number is None or name.startswith("__") or name in _PREDICATES:
-        raise AttributeError(name)
-    return link().request("error_attribute", number, name)
-
-
 def _error_text(error: BaseException) -> str:
     return str(vars(error).get("of_the_candidate", ("", ""))[1])
 
 
-def run_awaitable(awaitable: Any) -> Any:
-    return link().request("run", awaitable)
+def _error_attribute(error: BaseException, name: str) -> Any:
+    if describe(error) is None or name.startswith("__") or name in _PREDICATES:
+        raise AttributeError(name)
+    return link().request("getattr", error, name)

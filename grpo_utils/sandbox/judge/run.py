@@ -7,11 +7,12 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
+from functools import partialmethod
 from typing import Any
 
-from ..jail.codec import NotPlain, decode
+from ..jail.codec import NotPlain
 from ..jail.protocol import OPAQUE, RAISED
+from ..jail.reader import decode
 from . import names, remote
 from .body import JUDGED, Body
 from .link import Link
@@ -28,11 +29,7 @@ class NeedsBody(Exception):
 
 
 def loaded(session: Session) -> None:
-    """Wait until the candidate's module has run.
-
-    Raises:
-        CandidateError: it raised.
-    """
+    """Wait until the candidate's module has run; raises what it raised."""
     kind, payload = session.receive()
     if kind == RAISED:
         raise candidate_error(payload)
@@ -46,9 +43,6 @@ def candidate_error(payload: bytes) -> CandidateError:
         return CandidateError("Exception", "")
 
 
-# ------------------------------------------------------------------------------------------ split asserts
-
-
 class _Values(dict[str, Any]):
     """The placeholders of one assert; one whose call failed raises when the assert reads it, not before."""
 
@@ -56,9 +50,7 @@ class _Values(dict[str, Any]):
         self.failures: dict[str, Exception] = {}
 
     def __missing__(self, name: str) -> Any:
-        if name in self.failures:
-            raise self.failures[name]
-        raise KeyError(name)
+        raise self.failures.get(name) or KeyError(name)
 
 
 def run_split(plan: Plan, session: Session) -> Tally:
@@ -71,7 +63,9 @@ def run_split(plan: Plan, session: Session) -> Tally:
     space = names.trusted(plan.datetime_class)
     try:
         if plan.setup_code is not None:
-            run_setup(plan.setup_code, space)
+            error = _stopped_by(plan.setup_code, space, session)
+            if error is not None:
+                raise error
         loaded(session)
         for test in plan.asserts:
             tally.add(_judged(test, session, space))
@@ -79,17 +73,6 @@ def run_split(plan: Plan, session: Session) -> Tally:
         tally.stop(error, len(plan.asserts) - len(tally.outcomes))
     tally.timed_out = session.timed_out
     return tally
-
-
-def run_setup(code: Any, space: dict[str, Any]) -> None:
-    try:
-        exec(code, space)
-    except Stop:
-        raise
-    except BaseException as error:
-        if hasattr(error, "of_the_candidate"):
-            raise
-        raise Unsupported(f"the setup raises {type(error).__name__}: {error}") from error
 
 
 def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseException | None:
@@ -117,9 +100,6 @@ def _judged(test: SplitAssert, session: Session, space: dict[str, Any]) -> BaseE
         raise Unsupported(f"the tests raise {type(error).__name__}") from None
 
 
-# ------------------------------------------------------------------------------------------ bodies
-
-
 class _Builtins(dict[str, Any]):
     """What a name means that the tests do not bind: a builtin, or something of the candidate's."""
 
@@ -139,14 +119,8 @@ class _Builtins(dict[str, Any]):
         return value
 
 
-def _space(link: Link, plan: Plan) -> dict[str, Any]:
-    """The globals of the tests."""
-    space = {name: value for name, value in names.trusted(plan.datetime_class).items() if name not in plan.own}
-    return space | {"__builtins__": _Builtins(link, plan.own)}
-
-
 class _Judged:
-    """What the asserts of a body report to; `jail.body` put the calls there."""
+    """What the asserts of a body report to; `body` put the calls there."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -164,30 +138,19 @@ class _Judged:
         if error is not None or number not in self.results:
             self.results[number] = self.results.get(number) or error
 
-    def noted(self, number: int) -> "_Note":
-        return _Note(self, number, Exception)
+    @contextlib.contextmanager
+    def _noting(self, kinds: Any, number: int) -> Iterator[None]:
+        """Note how the assert in the block went, and carry on after exceptions of these kinds."""
+        try:
+            yield
+        except kinds as error:
+            self.note(number, error)
+        else:
+            self.note(number, None)
 
-    def tried(self, number: int) -> "_Note":
-        return _Note(self, number, AssertionError)
-
-    def caught(self, number: int) -> "_Note":
-        return _Note(self, number, ())
-
-
-class _Note:
-    """Notes how the assert in its block went, and carries on; `kinds` are the exceptions that end here."""
-
-    def __init__(self, judged: _Judged, number: int, kinds: Any) -> None:
-        self._judged, self._number, self._kinds = judged, number, kinds
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None or isinstance(error, self._kinds):
-            self._judged.note(self._number, error)
-            return True
-        return False
+    noted = partialmethod(_noting, Exception)
+    tried = partialmethod(_noting, AssertionError)
+    caught = partialmethod(_noting, ())
 
 
 def run_body(plan: Plan, session: Session) -> Tally:
@@ -199,16 +162,16 @@ def run_body(plan: Plan, session: Session) -> Tally:
     remote.connect(link)
     try:
         loaded(session)
-        with _connected(session, link):
-            space = _space(link, plan)
-            space[JUDGED] = judged
-            link.share(space, body.classes)
-            for number, unit in enumerate(body.units):
-                error = _stopped_by(unit.code, space, session)
-                if error is not None:
-                    stops[number] = error
-                    if unit.is_step:
-                        break
+        _join(session, link)
+        space = {name: value for name, value in names.trusted(plan.datetime_class).items() if name not in plan.own}
+        space |= {"__builtins__": _Builtins(link, plan.own), JUDGED: judged}
+        link.share(space, body.classes)
+        for number, unit in enumerate(body.units):
+            error = _stopped_by(unit.code, space, session)
+            if error is not None:
+                stops[number] = error
+                if unit.is_step:
+                    break
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
@@ -224,12 +187,13 @@ def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseExcep
         exec(code, space)
     except Stop as stop:
         return stop
-    except Exception as error:
-        if code.co_filename == "<setup>" and not hasattr(error, "of_the_candidate"):
+    except BaseException as error:
+        if hasattr(error, "of_the_candidate"):
+            return error
+        if code.co_filename == "<setup>":
             return Unsupported(f"the setup raises {type(error).__name__}: {error}")
-        return error
-    except BaseException as error:  # the tests leave, unless it is the candidate that does
-        return error if hasattr(error, "of_the_candidate") else Unsupported(f"the tests raise {type(error).__name__}")
+        # SystemExit and its like: the tests leave
+        return error if isinstance(error, Exception) else Unsupported(f"the tests raise {type(error).__name__}")
     return session.stopped
 
 
@@ -254,8 +218,7 @@ def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], sessi
         tally.add(AssertionError("no assert ran"))
 
 
-@contextlib.contextmanager
-def _connected(session: Session, link: Link) -> Iterator[None]:
+def _join(session: Session, link: Link) -> None:
     """Tests see what the candidate prints, share its clock, and seed its random numbers with theirs."""
     sys.stdout = nowhere = _Nowhere()
 
@@ -271,7 +234,6 @@ def _connected(session: Session, link: Link) -> Iterator[None]:
 
     session.capture = capture
     time.sleep, random.seed = session.sleep, seed_both
-    yield
 
 
 class _Nowhere(io.TextIOBase):

@@ -24,22 +24,13 @@ class CandidateError(Exception):
 
 @dataclass
 class Tally:
-    """What running the tests told.
+    """What running the tests told: most of a `Verdict`."""
 
-    Attributes:
-        outcomes: the status of every assert, or `GONE`.
-        error_type: of the exception behind the first that did not pass.
-        error_message: its text.
-        unsupported: why the tests cannot be judged, or "".
-        timed_out: the candidate's time is up, so that its process is to be ended at once.
-        decided_by_candidate: see `Verdict`.
-    """
-
-    outcomes: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)  # the status of every assert, or `GONE`
     error_type: str = ""
     error_message: str = ""
-    unsupported: str = ""
-    timed_out: bool = False
+    unsupported: str = ""  # why the tests cannot be judged
+    timed_out: bool = False  # the candidate's process is to be ended at once
     decided_by_candidate: bool = False
 
     def add(self, error: BaseException | None, source: str = "") -> None:
@@ -76,21 +67,14 @@ def outcome(error: BaseException | None) -> str:
 
 
 def verdict(tally: Tally, report: Report, printed: bytes, judged: bool = True) -> Verdict:
-    """The verdict on a check.
-
-    Args:
-        tally: how its asserts went.
-        report: how the candidate's process ended.
-        printed: what it printed.
-        judged: False where the tests used nothing of the candidate's, so that passing them means nothing.
-    """
+    """The verdict on a check; `judged` is False where its tests use nothing of the candidate's."""
     if tally.unsupported:
         return Verdict("unsupported", error_message=tally.unsupported)
     late = tally.timed_out or report.reason != EXITED
     end: Status = "timeout" if late else "crash"
     outcomes: list[Any] = [end if one == GONE else one for one in tally.outcomes]
     failures: list[Status] = [one for one in outcomes if one != "passed"]
-    if not failures and not judged:
+    if not failures and not judged:  # passing them means nothing
         unused = "the tests use nothing of the program's"
         return Verdict("unsupported", 0, len(outcomes), tuple(outcomes), error_message=unused)
     message = tally.error_message
@@ -108,13 +92,6 @@ def verdict(tally: Tally, report: Report, printed: bytes, judged: bool = True) -
         report.wall_seconds,
         tally.decided_by_candidate,
     )
-
-
-def own_end(code: int) -> tuple[Status, str]:
-    """Status and text where the process that judged ended by itself, with this return code."""
-    if code == -signal.SIGPROF:
-        return "timeout", "the tests computed for too long on what the program returned"
-    return "crash", f"judging what the program returned ended with code {code}"
 
 
 def how_it_ended(report: Report, late: bool) -> str:

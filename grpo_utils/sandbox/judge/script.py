@@ -9,21 +9,13 @@ from ..jail.protocol import EXITED, RAISED
 from ..verdict import Verdict
 from .run import candidate_error
 from .scores import Tally, verdict
-from .session import Ended, Session, Zygote, compiled
+from .session import Ended, Zygote, compiled
 
 _BLANKS = b" \t\r\n"
 
 
 def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
-    """Run a program and compare its standard output, line by line without blanks at their ends.
-
-    Args:
-        zygote: starts it.
-        check: code, stdin, expected and timeout.
-
-    Raises:
-        ZygoteDied: nothing is known about the candidate.
-    """
+    """Run a program and compare its standard output, line by line without blanks at their ends."""
     theirs, feed = os.pipe()
     output, printing = os.pipe()
     session = zygote.start(check["timeout"], ("script", compiled(check["code"]), "", None), theirs, printing)
@@ -32,7 +24,8 @@ def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
     tally, printed, error = Tally(), b"", None
     try:
         printed = session.run_script(check["stdin"].encode("utf-8", "surrogatepass"), feed, output)
-        error = _how_it_went(session)
+        kind, payload = session.receive()
+        error = candidate_error(payload) if kind == RAISED else None
     except Ended as ended:
         error = ended
     finally:
@@ -46,11 +39,6 @@ def judge_script(zygote: Zygote, check: dict[str, Any]) -> Verdict:
         error = AssertionError("the output differs from what was expected")
     tally.add(error)
     return verdict(tally, report, bytes(session.printed))
-
-
-def _how_it_went(session: Session) -> Exception | None:
-    kind, payload = session.receive()
-    return candidate_error(payload) if kind == RAISED else None
 
 
 def _alike(printed: bytes, expected: bytes) -> bool:

@@ -9,7 +9,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -21,11 +20,12 @@ from typing import Any
 
 from ..jail import kernel, seccomp
 from ..jail.protocol import BACKSTOP, LENGTH, MAX_MESSAGE, MAX_STDOUT
-from ..verdict import Verdict
+from ..jail.wire import send_json
+from ..verdict import Verdict, judge_ended
 from . import names
 from .planner import Plan, plan
 from .run import NeedsBody, run_body, run_split
-from .scores import Tally, own_end, verdict
+from .scores import Tally, verdict
 from .script import judge_script
 from .session import Session, Unsupported, Zygote, ZygoteDied, compiled
 
@@ -33,41 +33,22 @@ OWN_SHARE = 0.9  # of a check's time that the judge may compute, besides the can
 
 
 def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -> None:
-    """Serve checks until the trainer closes the connection.
-
-    Args:
-        to_trainer: file descriptor of a stream socket.
-        to_zygote: the same.
-        zygote: its process id.
-        config: see `zygote.main`.
-    """
+    """Serve checks until the trainer closes the connection; `to_...` are file descriptors, `zygote` a process id."""
     trainer, control = socket.socket(fileno=to_trainer), socket.socket(fileno=to_zygote)
     if config["numpy"]:
         sys.path.append(config["numpy"])
         names.allow_numpy()
     names.trusted()
-    (length,) = LENGTH.unpack(control.recv(LENGTH.size, socket.MSG_WAITALL))
-    send(trainer, json.loads(control.recv(length, socket.MSG_WAITALL)))
-    limit_resources(config["memory_mb"])
+    send_json(trainer, receive(control))
+    # as a candidate's: more is not needed to judge it
+    kernel.limit_resources(AS=config["memory_mb"] << 20, CORE=0, STACK=kernel.STACK_BYTES)
     confine(config)
     gc.collect()
     gc.freeze()
     server = Server(trainer, Zygote(control, zygote, trainer))
     while (checks := receive(trainer)) is not None:
         for check in checks:
-            send(trainer, server.answer(check))
-
-
-def limit_resources(memory_mb: int) -> None:
-    """Bound the memory of this process and its forks; they need no more than a candidate."""
-    for kind, limit in (
-        (resource.RLIMIT_AS, memory_mb << 20),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_STACK, 64 << 20),
-    ):
-        _, allowed = resource.getrlimit(kind)
-        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
-        resource.setrlimit(kind, (limit, allowed))
+            send_json(trainer, server.answer(check))
 
 
 def confine(config: dict[str, Any]) -> None:
@@ -85,12 +66,6 @@ def confine(config: dict[str, Any]) -> None:
         if name not in config["without"]:
             with contextlib.suppress(OSError):
                 layer()
-
-
-def send(connection: socket.socket, message: Any) -> None:
-    """Send a message as JSON."""
-    data = json.dumps(message).encode()
-    connection.sendall(LENGTH.pack(len(data)) + data)
 
 
 def receive(connection: socket.socket) -> Any:
@@ -130,22 +105,24 @@ class Server:
         planned = plan(tuple(check["tests"]), tuple(check["names"]), check["setup"])
         if check["names"]:
             names.require_definitions(planned.used, planned.own, check["code"])
-        timeout = check["timeout"]
+        code, left = compiled(check["code"]), check["timeout"]
         if planned.asserts:
-            try:
-                return self._split(planned, check["code"], timeout)
-            except _Again as again:
-                timeout = again.left
+            request = ("calls", code, planned.setup, planned.calls)
+            found, left = self._run(planned, request, left, run_split, not planned.pure)
+            if found is not None:
+                return found
         body = planned.body
-        request = ("remote", compiled(check["code"]), body.candidates_setup, body.classes)
-        return self._run(planned, request, timeout, run_body, True)
+        found, _ = self._run(planned, ("remote", code, body.candidates_setup, body.classes), left, run_body, True)
+        assert found is not None
+        return found
 
-    def _split(self, planned: Plan, code: str, timeout: float) -> Verdict:
-        request = ("calls", compiled(code), planned.setup, planned.calls)
-        return self._run(planned, request, timeout, run_split, not planned.pure)
+    def _run(
+        self, planned: Plan, request: tuple[Any, ...], timeout: float, run: Any, fork: bool
+    ) -> tuple[Verdict | None, float]:
+        """Start the candidate, run the tests, end it: the verdict, and the seconds that are left.
 
-    def _run(self, planned: Plan, request: tuple[Any, ...], timeout: float, run: Any, fork: bool) -> Verdict:
-        """Start the candidate, run the tests, end it, and say how it went."""
+        None is no verdict: a call returned what is not plain data, so that the tests must run as they are.
+        """
         session = self._zygote.start(timeout, request)
         session.isolate = lambda: self._isolate(session)
         try:
@@ -158,7 +135,7 @@ class Server:
             if self._writer is not None:
                 os.write(self._writer, json.dumps(vars(ran)).encode())
         except _Elsewhere as elsewhere:
-            ran = elsewhere.ran
+            (ran,) = elsewhere.args
         finally:
             if self._writer is not None:
                 os._exit(0)
@@ -166,17 +143,13 @@ class Server:
         in_time = tally is not None and not tally.timed_out
         report = self._zygote.finish(session, ran.left if in_time else 0.0)
         if ran.died:
-            return _without_judge(ran.died, planned.count, report.wall_seconds)
+            return judge_ended(ran.died, planned.count, report.wall_seconds), ran.left
         if tally is None:
-            raise _Again(ran.left)
-        return verdict(tally, report, ran.printed.encode("latin-1"), bool(planned.used))
+            return None, ran.left
+        return verdict(tally, report, ran.printed.encode("latin-1"), bool(planned.used)), ran.left
 
     def _isolate(self, session: Session) -> None:
-        """Go on in a fork of this process, which tells in the end what came of it.
-
-        Raises:
-            _Elsewhere: in this process, with what the fork told.
-        """
+        """Go on in a fork of this process; here `_Elsewhere` is raised, with what the fork tells in the end."""
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -188,10 +161,8 @@ class Server:
             session.isolate = lambda: None
             return
         os.close(writer)
-        try:
-            data = self._result(reader, pid, session.timeout)
-        finally:
-            os.close(reader)
+        data = self._result(reader, pid, session.timeout)
+        os.close(reader)
         _, status = os.waitpid(pid, 0)
         try:
             raise _Elsewhere(_Ran(**json.loads(data)))
@@ -209,28 +180,17 @@ class Server:
             ready = dict(poll.poll(2 * BACKSTOP * 1000 * timeout))
             if self._trainer.fileno() in ready:
                 os._exit(0)
-            part = os.read(reader, 1 << 16) if ready else b""
             if not ready:
                 os.kill(pid, signal.SIGKILL)
+                return data
+            part = os.read(reader, 1 << 16)
             if not part:
                 return data
             data += part
 
 
 class _Elsewhere(BaseException):
-    """A fork has run the tests; not to be caught by them."""
-
-    def __init__(self, ran: "_Ran") -> None:
-        super().__init__()
-        self.ran = ran
-
-
-class _Again(Exception):
-    """A call returned what is not plain data: the tests must run as they are, in the time that is left."""
-
-    def __init__(self, left: float) -> None:
-        super().__init__()
-        self.left = left
+    """A fork has run the tests, and its argument came of it; not to be caught by them."""
 
 
 @dataclass
@@ -250,9 +210,3 @@ def _ran(planned: Plan, session: Session, run: Any) -> _Ran:
     except NeedsBody:
         tally = None
     return _Ran(tally, session.printed[:MAX_STDOUT].decode("latin-1"), session.left + before - time.process_time())
-
-
-def _without_judge(code: int, count: int, seconds: float) -> Verdict:
-    """The process that judged was ended by a limit."""
-    outcome, text = own_end(code)
-    return Verdict(outcome, 0, count, (outcome,) * count, "", text, wall_seconds=seconds)

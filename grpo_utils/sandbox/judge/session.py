@@ -57,7 +57,7 @@ class Report(NamedTuple):
     wall_seconds: float
 
 
-def compiled(source: str, name: str = "<candidate>") -> Any:
+def compiled(source: str) -> Any:
     """The code of a program, made here because a process that was just forked takes three times as long.
 
     A text that is no Python, or a very long one, stays as it is: the program's own process finds out.
@@ -66,7 +66,7 @@ def compiled(source: str, name: str = "<candidate>") -> Any:
         return source
     try:
         with warnings.catch_warnings(record=True):
-            return compile(source, name, "exec", dont_inherit=True)
+            return compile(source, "<candidate>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
         return source
 
@@ -80,11 +80,7 @@ class Zygote:
         self._poll.register(control, select.POLLIN)
 
     def start(self, timeout: float, request: tuple[Any, ...], *descriptors: int) -> "Session":
-        """Start a child that reads this request, and has these descriptors besides its connection.
-
-        Raises:
-            ZygoteDied: it does not answer.
-        """
+        """Start a child that reads this request, and has these descriptors besides its connection."""
         ours, theirs = socket.socketpair()
         session = Session(ours, self, timeout)
         data = marshal.dumps(request)
@@ -109,14 +105,13 @@ class Zygote:
         Raises:
             ZygoteDied: the zygote ended, could not fork, or the child was killed from outside.
         """
-        session.close()  # a child that waits for more ends now
+        session.connection.close()  # a child that waits for more ends now
         if not session.has_ended and (patience <= 0 or not self.has_report(patience + 0.001)):
             with contextlib.suppress(OSError):  # shows when the report lacks
                 self.control.send(KILL)
-        try:
+        data = b""
+        with contextlib.suppress(OSError):
             data = self.control.recv(REPORT.size, socket.MSG_WAITALL)
-        except OSError as error:
-            raise ZygoteDied(f"the sandbox process ended: {error}") from error
         if len(data) < REPORT.size:
             raise ZygoteDied("the sandbox process ended")
         report = Report(*REPORT.unpack(data))
@@ -129,32 +124,23 @@ class Zygote:
 
 
 class Session:
-    """One candidate's process. The clock of its time runs while the judge waits for it.
-
-    Attributes:
-        printed: what it wrote to its standard output.
-        timed_out: whether its time is up.
-        stopped: what ended the tests, even if they went on as if nothing had happened.
-        capture: called with what it prints while the tests wait.
-        isolate: makes the rest of the check run in a process of its own, if it does not yet.
-        in_own_process: whether this check has a judge's process of its own, whose waits for a core are the check's.
-        has_ended: whether the candidate has ended, so that all its answers are here.
-    """
+    """One candidate's process. The clock of its time runs while the judge waits for it."""
 
     def __init__(self, connection: socket.socket, zygote: Zygote, timeout: float) -> None:
-        self._connection, self._zygote, self.timeout = connection, zygote, timeout
+        self.connection, self._zygote, self.timeout = connection, zygote, timeout
         self._buffer = bytearray()
         self._received = 0
         self._spent = self._excused = 0.0  # seconds of waiting, and those of them in which it had no core
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._poll.register(zygote.trainer, select.POLLRDHUP)
-        self.printed = bytearray()
+        self.printed = bytearray()  # to its standard output
         self.timed_out = False
-        self.stopped: Stop | None = None
-        self.capture: Any = None
-        self.in_own_process = self.has_ended = False
-        self.isolate: Callable[[], None] = lambda: None
+        self.has_ended = False  # all its answers are here
+        self.stopped: Stop | None = None  # what ended the tests, even if they went on as if nothing had happened
+        self.capture: Any = None  # called with what it prints while the tests wait
+        self.in_own_process = False  # whether this check has a judge of its own, whose waits for a core are the check's
+        self.isolate: Callable[[], None] = lambda: None  # makes the rest of the check run in a process of its own
 
     @property
     def left(self) -> float:
@@ -173,16 +159,12 @@ class Session:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while message:
                 try:
-                    message = message[self._connection.send(message, socket.MSG_DONTWAIT) :]
+                    message = message[self.connection.send(message, socket.MSG_DONTWAIT) :]
                 except BlockingIOError:  # a child that reads nothing must not stop the clock
                     self._wait(select.POLLOUT)
 
     def receive(self) -> tuple[bytes, bytes]:
-        """The kind and payload of the next answer.
-
-        Raises:
-            Ended: the candidate ended, used up its time, or broke the protocol.
-        """
+        """The kind and payload of the next answer; raises `Ended` where there is none, or what is no answer."""
         while True:
             kind, length = HEADER.unpack(self._take(HEADER.size))
             if length > 2 * MAX_BYTES:
@@ -206,7 +188,7 @@ class Session:
             if not self.has_ended:
                 self._wait(select.POLLIN)
             try:
-                part = self._connection.recv(1 << 18)
+                part = self.connection.recv(1 << 18)
             except ConnectionResetError:  # the child ended with input unread
                 part = b""
             self._received += len(part)
@@ -220,7 +202,7 @@ class Session:
     def _wait(self, event: int) -> None:
         if self.stopped is not None:
             raise self.stopped
-        self._poll.modify(self._connection, event)
+        self._poll.modify(self.connection, event)
         self._ready()
 
     def _ready(self) -> set[int]:
@@ -259,21 +241,20 @@ class Session:
     def run_script(self, stdin: bytes, feed: int, output: int) -> bytes:
         """Feed a script and collect what it prints, until nobody can write to its standard output any more.
 
-        Args:
-            stdin: what it can read.
-            feed: file descriptor of the pipe to its standard input; closed here.
-            output: file descriptor of the pipe from its standard output.
+        `feed` and `output` are file descriptors of pipes; the first is closed here.
         """
         printed = bytearray()
         os.set_blocking(feed, False)
-        self._poll.unregister(self._connection)
+        self._poll.unregister(self.connection)
         self._poll.register(output, select.POLLIN)
         self._poll.register(feed, select.POLLOUT)
         try:
             while True:
                 ready = self._ready()
                 if feed in ready:
-                    stdin = _fed(feed, stdin)
+                    rest, stdin = stdin, b""
+                    with contextlib.suppress(BrokenPipeError):  # the script does not read it
+                        stdin = rest[os.write(feed, rest[: 1 << 16]) :]
                     if not stdin:
                         self._poll.unregister(feed)
                         os.close(feed)
@@ -288,20 +269,7 @@ class Session:
                 os.close(feed)
             self.printed += printed[:MAX_CAPTURED]
             self._poll.unregister(output)
-            self._poll.register(self._connection, select.POLLIN)
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def _fed(feed: int, stdin: bytes) -> bytes:
-    """Write a part of the input; what is left of it."""
-    try:
-        return stdin[os.write(feed, stdin[: 1 << 16]) :] if stdin else b""
-    except BlockingIOError:
-        return stdin
-    except BrokenPipeError:  # the script does not read it
-        return b""
+            self._poll.register(self.connection, select.POLLIN)
 
 
 def times_of_child(zygote: int) -> tuple[float, float]:

@@ -1,22 +1,16 @@
 """Modules that tests import and that are not what they are elsewhere: the parts of them that can be judged here."""
 
+import contextlib
 import importlib
 import io
 import math
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any
 
 from .session import Unsupported
-
-
-def _module(name: str, **content: Any) -> types.ModuleType:
-    module = types.ModuleType(name)
-    vars(module).update(content, __getattr__=partial(_missing, name))
-    return module
 
 
 def _missing(module: str, name: str) -> Any:
@@ -25,40 +19,26 @@ def _missing(module: str, name: str) -> Any:
     raise Unsupported(f"the tests use '{module}.{name}', which is not available to tests")
 
 
-class Failed(AssertionError):
-    """No exception where the tests expect one."""
-
-
-class Raises:
-    """`pytest.raises` as a context manager: the exception must come, and its text match."""
-
-    def __init__(self, expected: Any, *, match: str | None = None) -> None:
-        self.expected, self.match = expected, match
-        self.value: Any = None
-        self.type: Any = None
-
-    def __enter__(self) -> "Raises":
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None:
-            raise Failed(f"DID NOT RAISE {self.expected}")
-        if not isinstance(error, self.expected):
-            return False
-        if self.match is not None and not re.search(self.match, str(error)):
-            raise Failed(f"{self.match!r} does not match {str(error)!r}")
-        self.value, self.type = error, kind
-        return True
+@contextlib.contextmanager
+def _expecting(expected: Any, match: str | None) -> Iterator[Any]:
+    info = types.SimpleNamespace(value=None, type=None)
+    try:
+        yield info
+    except expected as error:
+        if match is not None and not re.search(match, str(error)):
+            raise AssertionError(f"{match!r} does not match {str(error)!r}") from None
+        info.value, info.type = error, type(error)
+    else:
+        raise AssertionError(f"DID NOT RAISE {expected}")
 
 
 def raises(expected: Any, *call: Any, match: str | None = None, **options: Any) -> Any:
     """`with pytest.raises(ValueError):` or `pytest.raises(ValueError, f, 1)`."""
-    manager = Raises(expected, match=match)
     if not call:
-        return manager
-    with manager:
+        return _expecting(expected, match)
+    with _expecting(expected, match) as info:
         call[0](*call[1:], **options)
-    return manager
+    return info
 
 
 class Approx:
@@ -87,18 +67,15 @@ class Approx:
             alike = isinstance(actual, Sequence) and not isinstance(actual, str | bytes)
             return alike and len(expected) == len(actual) and all(map(self._equal, expected, actual))
         try:
-            return self._close(expected, actual)
+            if expected == actual:
+                return True
+            sizes = abs(expected), abs(actual)  # type: ignore[arg-type]
+            if any(map(math.isnan, sizes)):
+                return self.nan_ok and all(map(math.isnan, sizes))
+            tolerance = max(self.relative * sizes[0], self.absolute)
+            return not any(map(math.isinf, sizes)) and bool(abs(expected - actual) <= tolerance)
         except TypeError:  # not numbers
-            return bool(expected == actual)
-
-    def _close(self, expected: Any, actual: Any) -> bool:
-        if expected == actual:
-            return True
-        if math.isnan(abs(expected)) or math.isnan(abs(actual)):
-            return self.nan_ok and math.isnan(abs(expected)) and math.isnan(abs(actual))
-        if math.isinf(abs(expected)) or math.isinf(abs(actual)):
             return False
-        return bool(abs(expected - actual) <= max(self.relative * abs(expected), self.absolute))
 
 
 def param(*values: Any, **_: Any) -> Any:
@@ -107,7 +84,7 @@ def param(*values: Any, **_: Any) -> Any:
 
 
 def fail(reason: str = "", pytrace: bool = True) -> None:
-    raise Failed(reason)
+    raise AssertionError(reason)
 
 
 class _Mark:
@@ -135,34 +112,17 @@ def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) ->
     return decorate
 
 
-@lru_cache(maxsize=1)
-def pytest_module() -> types.ModuleType:
-    return _module("pytest", raises=raises, approx=Approx, fail=fail, param=param, mark=_Mark())
-
-
-@lru_cache(maxsize=1)
-def asyncio_module() -> types.ModuleType:
-    """Only `run`: coroutines are the candidate's and run where it does; one of the tests may await them."""
-    return _module("asyncio", run=run)
-
-
 def run(awaitable: Any, *, debug: bool | None = None) -> Any:
-    from .remote import run_awaitable
+    """`asyncio.run`: coroutines are the candidate's and run where it does; one of the tests may await them."""
+    from .remote import link
 
     if type(awaitable) is not types.CoroutineType:
-        return run_awaitable(awaitable)
+        return link().request("run", awaitable)
     try:
         awaitable.send(None)
     except StopIteration as end:
         return end.value
     raise Unsupported("the tests await what is not the program's")
-
-
-def looking_inside(name: str, functions: str) -> types.ModuleType:
-    """A module, some functions of which look inside an object: they are called where it is."""
-    original, module = importlib.import_module(name), types.ModuleType(name)
-    vars(module).update(vars(original), **{each: _there(getattr(original, each)) for each in functions.split()})
-    return module
 
 
 def _there(function: Any) -> Any:
@@ -176,7 +136,28 @@ def _there(function: Any) -> Any:
     return call
 
 
-@lru_cache(maxsize=1)
-def io_module() -> types.ModuleType:
-    """Only what stays in memory."""
-    return _module("io", StringIO=io.StringIO, BytesIO=io.BytesIO, TextIOWrapper=io.TextIOWrapper)
+_CONTENT: dict[str, dict[str, Any]] = {
+    "pytest": {"raises": raises, "approx": Approx, "fail": fail, "param": param, "mark": _Mark()},
+    "asyncio": {"run": run},
+    "io": {name: getattr(io, name) for name in ("StringIO", "BytesIO", "TextIOWrapper")},  # what stays in memory
+}
+# Some functions of these look inside an object: they are called where it is.
+_LOOKING_INSIDE = {
+    "dataclasses": "asdict astuple replace fields",
+    "inspect": "signature getfullargspec getdoc getmembers",
+    "typing": "get_type_hints",
+}
+NAMES = _CONTENT.keys() | _LOOKING_INSIDE.keys()
+
+
+@lru_cache
+def stand_in(name: str) -> types.ModuleType:
+    """The module of this name, one of `NAMES`, as tests get it."""
+    made = types.ModuleType(name)
+    if name in _CONTENT:
+        vars(made).update(_CONTENT[name], __getattr__=partial(_missing, name))
+    else:
+        original = importlib.import_module(name)
+        there = {each: _there(getattr(original, each)) for each in _LOOKING_INSIDE[name].split()}
+        vars(made).update(vars(original), **there)
+    return made
