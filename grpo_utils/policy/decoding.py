@@ -4,8 +4,10 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from peft import PeftModel
@@ -19,7 +21,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from grpo_utils.runs import NEUTRAL, Sampling
+from grpo_utils.runs import NEUTRAL, Recipe, Sampling
 from grpo_utils.tasks import Message
 
 from .loading import ModelError, Policy
@@ -37,12 +39,22 @@ class Sampled:
     truncated: bool
 
 
-class _SampleByRow(LogitsProcessor):
-    """Replaces each row's logits by one token: a sample (inverse of the cumulative distribution), or the most likely.
+class Engine(Protocol):
+    """What writes completions: this room with transformers, and the module `vllm`. Its policies are its own."""
 
-    A row draws from its own generator, so its completion depends on its seed and not on the rows that happen to
-    share its batch. It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry. A row
-    whose generator is None is decoded greedily.
+    def load_policy(self, recipe: Recipe) -> Any: ...
+
+    def with_adapter(self, policy: Any, adapter: Path | None, /) -> AbstractContextManager[Any]: ...
+
+    @property
+    def generate_completions(self) -> Callable[..., list[Sampled]]: ...
+
+
+class _SampleByRow(LogitsProcessor):
+    """Leaves each row one token: a sample (inverse of the cumulative distribution), or the likeliest.
+
+    A row draws from its own generator, so its completion depends on its seed and not on the rows that share its batch.
+    It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry.
     """
 
     def __init__(
@@ -89,12 +101,11 @@ def generate_completions(
     sampling: Sampling = NEUTRAL,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
-    """Generates one completion per prompt.
+    """Generates one completion per prompt, in their order.
 
-    Nothing is computed twice: what all prompts begin with (system prompt and worked examples) is computed once, a
-    prompt with several completions once per batch, and a completion that has ended leaves its batch. Prompts of
-    similar length share a batch. A model whose cache does not allow that is left to transformers' own `generate`,
-    with a warning that says so.
+    What all prompts begin with (system prompt and worked examples) is computed once, a prompt with several completions
+    once per batch, and a completion that has ended leaves its batch. Prompts of similar length share a batch. A model
+    whose cache does not allow that is left to transformers' own `generate`, with a warning.
 
     Args:
         policy: model and tokenizer.
@@ -105,9 +116,6 @@ def generate_completions(
         batch_size: prompts per batch.
         sampling: what else decides what is asked and drawn; a recipe's is `recipe.sampling`.
         on_batch: called after each batch with the positions and completions it held.
-
-    Returns:
-        The completions in the order of `prompts`.
 
     Raises:
         ModelError: there is a chat and the tokenizer has no chat template.
@@ -136,22 +144,20 @@ def generate_completions(
 def prompt_ids(
     tokenizer: Any, prompts: Sequence[ChatOrText], template: Mapping[str, Any] | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of prompts up to where the policy's own words begin.
+    """Returns the token ids of chats or plain texts up to where the policy's own words begin.
 
-    Args:
-        tokenizer: of the policy.
-        prompts: chats or plain texts. A chat that ends with the assistant's turn is gone on with.
-        template: what the chat template is told besides the chat (`grpo.chat_template_kwargs` of a recipe).
+    A chat that ends with the assistant's turn is gone on with. `template` is what the chat template is told besides the
+    chat (`grpo.chat_template_kwargs` of a recipe).
 
     Raises:
         ModelError: there is a chat and the tokenizer has no chat template.
     """
-    ids = []
     if tokenizer.chat_template is None and not all(isinstance(prompt, str) for prompt in prompts):
         raise ModelError(
             f"Model {tokenizer.name_or_path!r} has no chat template, so it cannot be asked in turns: take its instruct "
             "variant, or give the tokenizer in its folder a `chat_template`."
         )
+    ids = []
     for prompt in prompts:
         if isinstance(prompt, str):
             ids.append(tokenizer(prompt)["input_ids"])

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from grpo_utils import policy
-from grpo_utils.runs import Model
+from grpo_utils import policy, runs
 
 ADAPTERS: dict[str, Path] = {}
 
@@ -60,4 +59,5 @@ def serve(base: policy.Policy, port: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(policy.load_policy(Model(name=sys.argv[1], dtype="float32")), int(sys.argv[2]))
+    recipe = runs.load_recipe("smoke-code", {"model": {"name": sys.argv[1], "dtype": "float32"}})
+    serve(policy.load_policy(recipe), int(sys.argv[2]))
