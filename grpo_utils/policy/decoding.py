@@ -5,7 +5,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ class Engine(Protocol):
     def generate_completions(self) -> Callable[..., list[Sampled]]: ...
 
 
+@dataclass(eq=False)
 class _SampleByRow(LogitsProcessor):
     """Leaves each row one token: a sample (inverse of the cumulative distribution), or the likeliest.
 
@@ -57,23 +58,19 @@ class _SampleByRow(LogitsProcessor):
     It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry.
     """
 
-    def __init__(
-        self, temperature: float, generators: Sequence[torch.Generator | None], sampling: Sampling = NEUTRAL
-    ) -> None:
-        self.temperature = temperature
-        self.generators = generators
-        self.sampling = sampling
-        self.cuts: list[Any] = []  # in the order of transformers' `generate`
-        if sampling.top_k:
-            self.cuts.append(TopKLogitsWarper(sampling.top_k))
-        if sampling.top_p < 1:
-            self.cuts.append(TopPLogitsWarper(sampling.top_p))
-        if sampling.min_p is not None:
-            self.cuts.append(MinPLogitsWarper(sampling.min_p))
+    temperature: float
+    generators: Sequence[torch.Generator | None]
+    sampling: Sampling = NEUTRAL
+
+    def __post_init__(self) -> None:
+        one = self.sampling  # in the order of transformers' `generate`
+        self.cuts: list[Any] = [TopKLogitsWarper(one.top_k)] if one.top_k else []
+        self.cuts += [TopPLogitsWarper(one.top_p)] if one.top_p < 1 else []
+        self.cuts += [MinPLogitsWarper(one.min_p)] if one.min_p is not None else []
 
     def only(self, rows: Sequence[int]) -> "_SampleByRow":
         """The sampler of some of the rows."""
-        return _SampleByRow(self.temperature, [self.generators[row] for row in rows], self.sampling)
+        return replace(self, generators=[self.generators[row] for row in rows])
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         token = scores.argmax(-1, keepdim=True)

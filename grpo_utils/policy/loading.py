@@ -57,9 +57,12 @@ def load_policy(recipe: Recipe) -> Policy:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
         # QLoRA (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again
-        quantised = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
-        quantised["bnb_4bit_compute_dtype"] = settings["dtype"]
-        settings["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **quantised)
+        settings["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=settings["dtype"],
+        )
         settings["device_map"] = {"": torch.cuda.current_device() if device == "cuda" else "cpu"}
     try:
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(resolve_model(model.name), **settings)

@@ -7,6 +7,7 @@ What a policy wrote is hostile text: all of it is escaped, and characters that c
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 
 import difflib
+import functools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -277,8 +278,8 @@ class Browser(ipywidgets.VBox):
         return (super()._repr_mimebundle_(**settings) or {}) | static if is_watched() else static
 
 
-class Comparison(ipywidgets.VBox):
-    """Menus for two policies of a split, and a `Browser` of `before_and_after` for them, with the same arguments."""
+class Comparison(Browser):
+    """A browser of `before_and_after`, whose arguments it takes, with menus for the two policies."""
 
     def __init__(
         self,
@@ -292,21 +293,10 @@ class Comparison(ipywidgets.VBox):
         found = records.loc[records.split == split, ["checkpoint", "shots"]].drop_duplicates().to_numpy().tolist()
         policies = sorted(found, key=lambda one: evaluation.step_of(one[0]))
         options = [(f"{name}, {shots}-shot", (name, shots)) for name, shots in policies]
-        self.menus = [
-            ipywidgets.Dropdown(options=options, value=value, description=text)
-            for text, value in (("before", before), ("after", after))
-        ]
-        self.inputs = records, batch, prompt, split
-        for menu in self.menus:
-            menu.observe(lambda change: self.browser.refill(self._groups()), names="value")
-        self.browser = Browser(self._groups())
-        super().__init__([*self.menus, self.browser])
-
-    def _groups(self) -> Groups:
-        records, batch, prompt, split = self.inputs
-        before, after = (menu.value for menu in self.menus)
-        return before_and_after(records, batch, prompt, before, after, split)
-
-    def _repr_mimebundle_(self, **settings: Any) -> dict[str, Any]:
-        static = self.browser._repr_mimebundle_()
-        return static | (super()._repr_mimebundle_(**settings) or {}) if is_watched() else static
+        self.before = ipywidgets.Dropdown(options=options, value=before, description="before")
+        self.after = ipywidgets.Dropdown(options=options, value=after, description="after")
+        self.compare = functools.partial(before_and_after, records, batch, prompt, split=split)
+        super().__init__(self.compare(before, after))
+        self.children = [self.before, self.after, *self.children]
+        for menu in (self.before, self.after):
+            menu.observe(lambda change: self.refill(self.compare(self.before.value, self.after.value)), names="value")
