@@ -4,6 +4,7 @@ The chain is run once more on a copy of what the run recorded (completions with 
 logs), and the sha256 of every table and figure made so is compared with the run's `manifest.json`: of figures where the
 installed matplotlib is the one that drew them. The stamps prove that the records are those of this code and data. Where
 the recipe's GPU is missing no notebook is run, and tables and the figures of `plots` are made from the records alone.
+Of the notebooks that go further, where they were run, 06 trains its small policies again and 09 asks its teacher.
 """
 
 import importlib.metadata

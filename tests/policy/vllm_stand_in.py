@@ -1,4 +1,4 @@
-"""As much of vLLM's server as `generation.VllmServer` uses, with `policy.generate` behind it: MODEL and PORT are given.
+"""What `VllmServer` uses of vLLM's server, with `policy.generate_completions` behind it: MODEL and PORT are given.
 
 The weights really come from disk and the log-probabilities from a forward pass of its own, so a training with it shows
 whether the trainer hands over the right adapter at the right time.
