@@ -45,7 +45,7 @@ def settings(arguments: argparse.Namespace) -> Recipe:
 def make_adapters(recipe: Recipe, run: Path, count: int) -> list[str]:
     """Writes `count` different adapters to `run/checkpoints`, as a training would, and returns their names."""
     start = training.warm_start(recipe, run)
-    base = policy.load_policy(recipe.model).model
+    base = policy.load_policy(recipe).model
     names = [f"checkpoint-{i + 1}" for i in range(count)]
     for i, name in enumerate(names):
         adapted = PeftModel.from_pretrained(base, start) if start else get_peft_model(base, LoraConfig(**recipe.lora))
@@ -122,7 +122,7 @@ def _record(run: Path, checkpoint: str, shots: int) -> list[dict]:
 
 def compare_orders(recipe: Recipe, repeats: int = 2) -> list[str]:
     """Times batches of prompts of similar length against batches in file order, and returns rows of the table."""
-    loaded, rows = policy.load_policy(recipe.model), []
+    loaded, rows = policy.load_policy(recipe), []
     for name in (recipe.dataset.name, "human-eval"):
         batch = tasks.load_tasks(name, "test")[: len(tasks.load_split(recipe, "validation"))]
         chats = [tasks.prompt_messages(task, recipe.prompt, []) for task in batch]

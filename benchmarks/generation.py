@@ -51,7 +51,7 @@ def write(side: str) -> list[float]:
 
     recipe = runs.load_recipe("cpu-code")
     if side == "ours":
-        loaded = policy.load_policy(recipe.model)
+        loaded = policy.load_policy(recipe)
     else:
         plain = AutoModelForCausalLM.from_pretrained(
             policy.resolve_model(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
@@ -100,7 +100,7 @@ def decode() -> list[float]:
 
     from grpo_utils import policy, runs
 
-    model = policy.load_policy(runs.load_recipe("cpu-code").model).model
+    model = policy.load_policy(runs.load_recipe("cpu-code")).model
     token = torch.ones(BATCH, 1, dtype=torch.long)
     with torch.inference_mode():
         cache = model(input_ids=torch.ones(BATCH, 64, dtype=torch.long), logits_to_keep=1).past_key_values

@@ -306,7 +306,7 @@ def measure(
     base = policy.identify_base(recipe.model)
     settings = {"task": task, "shots": shots, "limit": limit, "checkpoint": checkpoint, **base}
     settings["adapter_sha256"] = policy.identify_adapter(adapter, base)
-    with policy.with_adapter(policy.load_policy(recipe.model), adapter) as current, Sandbox() as sandbox:
+    with policy.with_adapter(policy.load_policy(recipe), adapter) as current, Sandbox() as sandbox:
         completions = policy.generate_completions(
             current,
             chats if base["chat_template_sha256"] else [as_text(chat) for chat in chats],

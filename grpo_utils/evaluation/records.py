@@ -1,8 +1,4 @@
-"""Policy x tasks x shots -> evaluation records on disk.
-
-A record holds every completion with its verdicts, so that every table and figure can be derived again without the
-model; `results` does that.
-"""
+"""Policy x tasks x shots -> records on disk: every completion with its verdicts, from which `results` makes tables."""
 
 import hashlib
 import itertools
@@ -17,15 +13,14 @@ from tqdm import tqdm
 
 from grpo_utils import policy, rewards, runs, tasks
 from grpo_utils.extractors import follows_format
-from grpo_utils.policy import Policy, Sampled, vllm
-from grpo_utils.policy.vllm import Served
+from grpo_utils.policy import Engine, Sampled, vllm
 from grpo_utils.runs import Recipe, Split
 from grpo_utils.sandbox import Check, Sandbox, Script, Verdict
 from grpo_utils.tasks import Task
 
-SOURCES = (  # what makes a record
-    *("extractors.py", "tasks", "policy", "evaluation/records.py", "rewards/code.py", "sandbox"),
-)
+ENGINES: dict[str, Engine] = {"transformers": policy, "vllm": vllm}
+# what makes a record
+SOURCES = ("extractors.py", "tasks", "policy", "evaluation/records.py", "rewards/code.py", "sandbox")
 
 
 @runs.writes_alone
@@ -39,18 +34,18 @@ def sweep(
 ) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
-    The base model is loaded once and adapters are swapped in. A record that is already there and was made with the
-    same settings is kept, so that a killed sweep goes on where it stopped. It loses the record it was working on: a
-    record is written whole, because which completions share a batch decides how they are rounded.
+    The base is loaded once and adapters are swapped in. A record that is there and was made with the same settings is
+    kept, so a killed sweep goes on where it stopped. It loses the record it was working on: one is written whole,
+    because which completions share a batch decides how they are rounded.
 
     Args:
         recipe: its `evaluation` block says how many completions to sample for each number of shots.
         run: folder of the run.
         checkpoints: `"base"` or names of folders in `run/checkpoints`.
-        split: `"train"`, `"validation"` or `"test"`.
+        split: of the recipe's tasks.
         shots: numbers of worked examples in the prompt; default: all that the recipe lists for the split.
-        dataset: another data set, such as `"human-eval"`, to see what carries over: its test split is put to the policy
-            in the place of the recipe's, after the recipe's worked examples. Its records have its name for a split.
+        dataset: another data set, such as `"human-eval"`, whose test split is asked for in place of the recipe's, after
+            the recipe's worked examples. Its records have its name for a split.
 
     Raises:
         DataError: see `tasks_of`.
@@ -69,10 +64,8 @@ def sweep(
             todo.append((path, adapter, settings, shown))
     if not todo:
         return
-    engine = _engine(recipe)
-    loaded = (
-        engine.load_policy(recipe.model) if engine is policy else engine.load_policy(recipe.model, recipe.lora["r"])
-    )
+    engine = ENGINES[recipe.evaluation.engine]
+    loaded = engine.load_policy(recipe)
     with Sandbox() as sandbox:
         for path, adapter, settings, shown in todo:
             norm = policy.update_norm(adapter) if adapter else 0.0
@@ -114,11 +107,6 @@ def record_header(recipe: Recipe, used: Sequence[Task], adapter_sha256: str | No
     }
 
 
-def _engine(recipe: Recipe) -> Any:
-    """The module that generates: each of the two has its `load_policy`, `with_adapter` and `generate_completions`."""
-    return vllm if recipe.evaluation.engine == "vllm" else policy
-
-
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
@@ -131,7 +119,7 @@ def _is_done(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def evaluate_policy(
-    current: Policy | Served,
+    current: Any,
     recipe: Recipe,
     batch: Sequence[Task],
     shown: Sequence[Task],
@@ -142,13 +130,13 @@ def evaluate_policy(
     """Generates and scores one greedy completion and `samples` sampled ones for every task.
 
     Args:
-        current: the policy, with its adapter switched in.
-        recipe: its `prompt` and `evaluation` blocks.
+        current: the policy of the recipe's engine, with its adapter switched in.
+        recipe: how to ask and to sample.
         batch: the tasks to ask for.
         shown: the worked examples of the prompt.
         samples: sampled completions per task.
         sandbox: where the code runs.
-        label: text of the progress bar, which shows the running score beside it.
+        label: of the progress bar, which shows the running score beside it.
 
     Returns:
         One record per task: `task_id`, `grade`, `prompt_sha256`, and the list of `completions`.
@@ -164,7 +152,7 @@ def evaluate_policy(
             bar.set_postfix(strict=f"{sum(row['strict'] for row in scored.values()) / len(scored):.3f}", refresh=False)
             bar.update(len(positions))
 
-        _engine(recipe).generate_completions(
+        ENGINES[recipe.evaluation.engine].generate_completions(
             current,
             chats,
             [None if sample < 0 else seed_of(task, sample) for task, sample in rows],
@@ -198,20 +186,7 @@ def seed_of(task: Task, sample: int) -> int:
 def score_completions(
     owners: Sequence[Task], completions: Sequence[Sampled], recipe: Recipe, sandbox: Sandbox
 ) -> list[dict[str, Any]]:
-    """Scores completions: length, format, and what `judge` says of the answer.
-
-    Args:
-        owners: the task of each completion.
-        completions: what the policy wrote.
-        recipe: see `judge`.
-        sandbox: where the code runs.
-
-    Returns:
-        One dictionary per completion.
-
-    Raises:
-        SandboxFault: the sandbox itself failed, so nothing is known about a completion.
-    """
+    """Returns of each completion its text, length and format, and what `judge_completions` says of its answer."""
     judged = judge_completions(owners, [one.text for one in completions], recipe, sandbox)
     return [
         {
@@ -237,23 +212,24 @@ def judge_completions(
     Args:
         owners: the task of each completion.
         texts: the completions.
-        recipe: its `prompt` block, for the tags and the number of asserts shown, and `dataset.candidate_may_decide`.
+        recipe: its tags, how many asserts its prompt shows, and whether a program's own code may decide.
         sandbox: where the code runs.
 
     Returns:
         For each completion these three, `visible` (the program in the tag passes the asserts that the prompt showed;
-        None if it showed none), `error` (see `error_kind`), `outcomes` (of every assert) and `message` (the first
-        exception) of the lenient answer.
+        None if it showed none), and of the lenient answer `error` (see `error_kind`), `outcomes` (of every assert) and
+        `message` (the first exception).
 
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
     tag, may_decide = recipe.prompt.tags[-1], recipe.dataset.candidate_may_decide
+    # 1. the answer in the tag, and the one from anywhere, which is the same where there is one in the tag
     strict = [task.strict_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
-    # the strict answer, where there is one
     lenient = [task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
     checks = [task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)]
     verdicts = _verdicts(checks, sandbox, may_decide)
+    # 2. the other candidates, where that answer is wrong
     others = [
         (i, owners[i].check(answer))
         for i, text in enumerate(texts)
@@ -263,6 +239,7 @@ def judge_completions(
     ]
     found = _verdicts([check for _, check in others], sandbox, may_decide)
     oracle = {i for (i, _), verdict in zip(others, found, strict=True) if verdict.ok}
+    # 3. what the three rules say of each
     scores = []
     for i, (task, tagged, anywhere, verdict) in enumerate(zip(owners, strict, lenient, verdicts, strict=True)):
         shown = task.shown(recipe.prompt)
@@ -281,7 +258,7 @@ def judge_completions(
 
 
 def _verdicts(checks: Sequence[Check | Script | Verdict], sandbox: Sandbox, may_decide: bool) -> list[Verdict]:
-    """The verdicts as they count, those that are still to be found out by the sandbox included."""
+    """The verdicts as they count; those that are still open come from the sandbox."""
     found = iter(rewards.judge_checks([check for check in checks if not isinstance(check, Verdict)], sandbox))
     return [check if isinstance(check, Verdict) else rewards.counted(next(found), may_decide) for check in checks]
 
@@ -317,17 +294,10 @@ def error_kind(tagged: str | None, anywhere: str | None, verdict: Verdict) -> st
 def plan_evaluation(
     recipe: Recipe, split: Split, checkpoints: Sequence[str], dataset: str | None, max_new_tokens: int | None
 ) -> tuple[list[str], Recipe]:
-    """Checks what is to be measured before the run's folder is made.
-
-    Args:
-        recipe: of the run.
-        split: the split of its tasks.
-        checkpoints: as for `sweep`; none stands for all that there are.
-        dataset: as for `sweep`.
-        max_new_tokens: of the other data set, if its answers are longer.
+    """Checks what `sweep` is to measure before the run's folder is made.
 
     Returns:
-        The checkpoints, and the recipe to measure them with.
+        The checkpoints, all if none was named, and the recipe with the other data set's `max_new_tokens`.
 
     Raises:
         RunError: a checkpoint is missing, or test is asked for without naming one.

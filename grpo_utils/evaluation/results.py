@@ -7,6 +7,7 @@ The checkpoint is chosen on the validation split; of the checkpoints, that one a
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -27,7 +28,7 @@ def load_records(run: Path) -> pd.DataFrame:
     """Returns all records of a run, one row per completion, also of evaluations that only its user asked for.
 
     Columns: `checkpoint`, `split`, `shots`, `update_norm`, `task_id`, `grade`, `sample` (-1 is greedy), and those of
-    `evaluation.score`.
+    `score_completions`.
 
     Raises:
         RunError: a record was damaged after it was written.
@@ -50,9 +51,9 @@ def load_records(run: Path) -> pd.DataFrame:
 
 
 def chain_records(recipe: Recipe, run: Path) -> pd.DataFrame:
-    """Returns the records, as `load_records` does, of what the chain measures by itself: tables and figures need these.
+    """Returns the records, as `load_records` does, of what the chain measures by itself, for tables and figures.
 
-    Those are the base on all splits, every adapter on validation, and on test the warm start and the chosen checkpoint
+    They are the base on all splits, every adapter on validation, and on test the warm start and the chosen checkpoint
     with the prompt of training. What its user had measured besides, such as another data set, changes no table.
 
     Raises:
@@ -180,25 +181,16 @@ def best_prompt(records: pd.DataFrame) -> int:
 
 
 def write_results(recipe: Recipe, run: Path) -> pd.DataFrame:
-    """Writes `results.csv` (what the chain measured) and `results.md` (what training changed on the test split).
-
-    Returns:
-        The table of `results.csv`.
-    """
+    """Writes `results.md`, what training changed on test, and `results.csv`, the table of all, which it returns."""
     records = chain_records(recipe, run)
     table = summarise_records(records)
     runs.write_file(run / "results.csv", table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
     after = choose_checkpoint(records, recipe.prompt.shots), recipe.prompt.shots
     before = runs.BASE, best_prompt(records)
     title = f"What the rewards pay for sampled completions: the base with {before[1]} worked examples, and {after[0]}"
-    lines = [
-        comparison_table(records, *after),
-        "",
-        title,
-        "",
-        *reward_lines(reward_table(recipe, records, before, after)),
-    ]
-    runs.write_file(run / "results.md", "\n".join(lines) + "\n")
+    paid = reward_lines(reward_table(recipe, records, before, after))
+    text = "\n".join([comparison_table(records, *after), "", title, "", *paid])
+    runs.write_file(run / "results.md", f"{text}\n")
     return table
 
 
@@ -208,13 +200,7 @@ def reward_table(
     """Returns what the recipe's rewards pay two policies for their sampled completions of the test split.
 
     Rewards are computed again from the stored texts. The mean is over tasks; a task for which a reward is not known is
-    left out on both sides, and so is a reward that is known for no task.
-
-    Args:
-        recipe: its `rewards` block and their settings.
-        records: from `load_records`.
-        before: checkpoint and shots.
-        after: checkpoint and shots.
+    left out on both sides, and so is a reward that is known for no task. A policy is a checkpoint with its shots.
 
     Returns:
         One row per reward and one for their weighted sum: `maximum`, `before` and `after` as means and as shares of
@@ -253,15 +239,15 @@ def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) ->
 
 def reward_lines(table: pd.DataFrame) -> list[str]:
     """Returns a `reward_table` as lines of Markdown."""
-    columns = ["reward", "maximum", "base", "of maximum", "trained", "of maximum", "difference [95 % interval]"]
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    rows = []
     for name, row in table.iterrows():
-        cells = [name, f"{row.maximum:g}"]
+        cells = [str(name), f"{row.maximum:g}"]
         for side in ("before", "after"):
             share = row[f"{side} / maximum"]
             cells += [f"{row[side]:.3f}", "" if math.isnan(share) else f"{share:.1%}"]
-        lines.append(f"| {' | '.join([*cells, f'{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]'])} |")
-    return lines
+        rows.append([*cells, f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"])
+    columns = ["reward", "maximum", "base", "of maximum", "trained", "of maximum", "difference [95 % interval]"]
+    return _markdown(columns, rows)
 
 
 def comparison_table(records: pd.DataFrame, best: str, trained_shots: int) -> str:
@@ -270,38 +256,33 @@ def comparison_table(records: pd.DataFrame, best: str, trained_shots: int) -> st
     An adapter that changes nothing is named last.
     """
     test = records[records.split == "test"]
-    after = (best, trained_shots)
+    base, middle, after = (runs.BASE, trained_shots), (runs.WARM_START, trained_shots), (best, trained_shots)
+    columns = ["difference [95 % interval]", "McNemar p"]
     prompts = sorted(test[test.checkpoint == runs.BASE].shots.unique())
     rows = [row for shots in prompts for row in _rows(records, f"{shots}-shot", (runs.BASE, int(shots)), after)]
     title = f"{best} ({trained_shots}-shot, as trained) against the base on {test.task_id.nunique()} test tasks"
-    parts = [f"{title}, paired per task", "", _head("base prompt", "base", "trained"), *rows]
+    lines = [f"{title}, paired per task", ""]
+    lines += _markdown(["base prompt", "pass@1", "base", "trained", *columns], rows)
     if runs.WARM_START in set(test.checkpoint):
-        middle = (runs.WARM_START, trained_shots)
-        rows = _rows(records, "warm start", (runs.BASE, trained_shots), middle) + _rows(records, "GRPO", middle, after)
-        parts += ["", f"What each stage gave ({trained_shots}-shot)", "", _head("stage", "before", "after"), *rows]
+        rows = _rows(records, "warm start", base, middle) + _rows(records, "GRPO", middle, after)
+        lines += ["", f"What each stage gave ({trained_shots}-shot)", ""]
+        lines += _markdown(["stage", "pass@1", "before", "after", *columns], rows)
     notes = without_effect(records)
-    return "\n".join([*parts, "", *notes] if notes else parts)
+    return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _head(first: str, before: str, after: str) -> str:
-    columns = [first, "pass@1", before, after, "difference [95 % interval]", "McNemar p"]
-    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[str]:
+def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[list[str]]:
     """One row for each measure that both were given: sampled and greedy, by every rule of scoring, and the format."""
     rows = []
-    for greedy in (False, True):
-        for column in ("strict", "lenient", "oracle", "format"):
-            old, new = (per_task(records, name, "test", shots, column, greedy) for name, shots in (before, after))
-            if not len(old) or not len(new):
-                continue
+    for greedy, column in itertools.product((False, True), ("strict", "lenient", "oracle", "format")):
+        old, new = (per_task(records, name, "test", shots, column, greedy) for name, shots in (before, after))
+        if len(old) and len(new):
             change, p_value = paired_difference(records, after, before, "test", column, greedy)
-            cells = [
-                f"{column}, {'greedy' if greedy else 'sampled'}",
-                f"{old.mean():.1%}",
-                f"{new.mean():.1%}",
-                change.in_points(),
-            ]
-            rows.append(f"| {' | '.join([first, *cells, '' if p_value is None else f'{p_value:.2g}'])} |")
+            shares = [f"{old.mean():.1%}", f"{new.mean():.1%}", change.in_points()]
+            p_text = "" if p_value is None else f"{p_value:.2g}"
+            rows.append([first, f"{column}, {'greedy' if greedy else 'sampled'}", *shares, p_text])
     return rows

@@ -1,10 +1,8 @@
 """Uncertainty for every number: pass@k, intervals and paired tests, on top of scipy.
 
-Rows are tasks, never single completions: the completions of one task are not independent of each other, so an
-interval over completions would be too narrow (Miller 2024, arXiv 2411.00640). Every function here is checked against a
-simulation: quickly in the tests, with the exact rates in `benchmarks/intervals.py`.
-
-What it does not do: correct for questions that were tried and not reported.
+Rows are tasks, never single completions: those of one task are not independent, so an interval over completions would
+be too narrow (Miller 2024, arXiv 2411.00640). Every function is checked against a simulation, quickly in the tests and
+with the exact rates in `benchmarks/intervals.py`. None corrects for questions that were tried and not reported.
 """
 
 from collections.abc import Hashable, Sequence
@@ -28,7 +26,7 @@ class Interval:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def in_points(self) -> str:
-        """Returns the interval of a difference of shares in percentage points.
+        """Returns a difference of shares in percentage points.
 
         Example:
             >>> Interval(0.031, -0.006, 0.067).in_points()
@@ -108,13 +106,9 @@ def minimum_detectable_difference(tasks: int, deviation: float, power: float = 0
     """Returns the smallest true difference that a two-sided paired test at 5 % finds with probability `power`.
 
     Miller 2024, arXiv 2411.00640, section 5, turned round: (z_0.975 + z_power) deviation / sqrt(tasks). It is for a
-    test on the mean difference; McNemar's exact test is discrete and needs a little more.
-
-    Args:
-        tasks: number of tasks.
-        deviation: standard deviation of the per-task differences. For greedy completions it is at most the root of
-            the share of tasks on which the two policies disagree.
-        power: between 0 and 1.
+    test on the mean difference; McNemar's exact test is discrete and needs a little more. `deviation` is the standard
+    deviation of the per-task differences: for greedy completions at most the root of the share of tasks on which the
+    two policies disagree.
 
     Raises:
         ValueError: there is no task, or `power` is not between 0 and 1.
@@ -136,7 +130,7 @@ class Best:
         index: which checkpoint has the highest mean; the first when several do.
         difference: its mean difference to the base. The interval covers the truth for whichever checkpoint is chosen.
         p_value: two-sided, that no checkpoint differs from the base; it agrees with the interval. As the best is rarely
-            the worse, equal checkpoints fall below 0.05 less often than that.
+            the worse, it is below 0.05 less often than that.
     """
 
     index: int
@@ -149,11 +143,10 @@ def best_of(differences: Sequence[Sequence[float]]) -> Best:
 
     The largest of N noisy means lies above the base even when no checkpoint does. White 2000, "A Reality Check for Data
     Snooping", Econometrica 68, compares it with the largest of N means under no difference: tasks are resampled for all
-    checkpoints together (10,000 times, fixed seed), so that what the checkpoints have in common stays in.
-    A choice on validation and one reading of test need no correction and see smaller differences.
+    checkpoints together (10,000 times, fixed seed), so that what these have in common stays in. A choice on validation
+    and one reading of test need no correction and see smaller differences.
 
-    Args:
-        differences: checkpoint - base for every checkpoint (row) and task (column).
+    `differences` are checkpoint - base for every checkpoint (row) and task (column).
 
     Raises:
         ValueError: there is no checkpoint or no task.
@@ -189,10 +182,8 @@ def across_seeds(differences: Sequence[Sequence[float]]) -> Interval:
     tasks are crossed random effects (Clark 1973, "The Language-as-Fixed-Effect Fallacy", Journal of Verbal Learning and
     Verbal Behavior 12). The t interval over tasks is widened by the variance between seeds that single tasks do not
     explain (from mean squares: Searle, Casella and McCulloch 1992, "Variance Components", chapter 4), and that part has
-    one degree of freedom less than there are seeds. With three seeds that differ it is wide.
-
-    Args:
-        differences: trained - base for every seed (row) and task (column).
+    one degree of freedom less than there are seeds. With three seeds that differ it is wide. `differences` are trained
+    - base for every seed (row) and task (column).
 
     Raises:
         ValueError: there are fewer than three seeds (with two, the interval covers only 90 %) or fewer than two tasks.
@@ -220,13 +211,13 @@ def groups_differ(outcomes: Sequence[float], groups: Sequence[Hashable], within:
     Pitman 1938, "Significance tests which may be applied to samples from any populations III", Biometrika 29: outcomes
     are dealt to the tasks anew (10,000 times, fixed seed), and the variance between the groups' means is compared. For
     outcomes of 0 and 1 this is the chi-square test of independence without its approximation, which fails for small
-    groups. It asks one question of all groups together; the largest of many groups is not tested by itself.
+    groups. It asks one question of all groups together.
 
     Args:
         outcomes: one number per task, such as 1.0 where the greedy completion passes.
-        groups: the group of each task, for example its cluster.
-        within: a second label of each task, for example its difficulty. Outcomes are then dealt only among tasks that
-            share it, so that a difference which it explains does not count.
+        groups: the label of each task's group, such as its cluster.
+        within: a second label, such as its difficulty: outcomes are dealt only among tasks that share it, so that a
+            difference which it explains does not count.
 
     Raises:
         ValueError: the lists are not equally long or there is no task.

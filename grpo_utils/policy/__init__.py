@@ -1,11 +1,10 @@
 """A recipe -> the policy: model and tokenizer, adapters swapped in place, batched generation.
 
-`loading` has the first two, `decoding` the third, and `cpu` what makes them fast without a GPU. The embedded model and
-a hub id or local folder go through the same call. `identity` tells one policy from another, `vllm` generates with vLLM.
-It does not train (see `training`) and does not score (see `evaluation`).
+`loading` has the first two, `decoding` the third, and `cpu` what makes them fast without a GPU; together they are the
+`Engine` that `vllm` is with vLLM. `identity` tells one policy from another.
 """
 
-from .decoding import ChatOrText, Sampled, generate_completions, prompt_ids
+from .decoding import ChatOrText, Engine, Sampled, generate_completions, prompt_ids
 from .identity import MADE_WITH, base_fingerprint, identify_adapter, identify_base, update_norm
 from .loading import (
     EMBEDDED,

@@ -4,8 +4,10 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from peft import PeftModel
@@ -19,7 +21,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from grpo_utils.runs import NEUTRAL, Sampling
+from grpo_utils.runs import NEUTRAL, Recipe, Sampling
 from grpo_utils.tasks import Message
 
 from .loading import ModelError, Policy
@@ -37,31 +39,38 @@ class Sampled:
     truncated: bool
 
 
-class _SampleByRow(LogitsProcessor):
-    """Replaces each row's logits by one token: a sample (inverse of the cumulative distribution), or the most likely.
+class Engine(Protocol):
+    """What writes completions: this room with transformers, and the module `vllm`. Its policies are its own."""
 
-    A row draws from its own generator, so its completion depends on its seed and not on the rows that happen to
-    share its batch. It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry. A row
-    whose generator is None is decoded greedily.
+    def load_policy(self, recipe: Recipe) -> Any: ...
+
+    def with_adapter(self, policy: Any, adapter: Path | None, /) -> AbstractContextManager[Any]: ...
+
+    @property
+    def generate_completions(self) -> Callable[..., list[Sampled]]: ...
+
+
+@dataclass(eq=False)
+class _SampleByRow(LogitsProcessor):
+    """Leaves each row one token: a sample (inverse of the cumulative distribution), or the likeliest.
+
+    A row draws from its own generator, so its completion depends on its seed and not on the rows that share its batch.
+    It is also cheaper than `torch.multinomial`, which draws a number per vocabulary entry.
     """
 
-    def __init__(
-        self, temperature: float, generators: Sequence[torch.Generator | None], sampling: Sampling = NEUTRAL
-    ) -> None:
-        self.temperature = temperature
-        self.generators = generators
-        self.sampling = sampling
-        self.cuts: list[Any] = []  # in the order of transformers' `generate`
-        if sampling.top_k:
-            self.cuts.append(TopKLogitsWarper(sampling.top_k))
-        if sampling.top_p < 1:
-            self.cuts.append(TopPLogitsWarper(sampling.top_p))
-        if sampling.min_p is not None:
-            self.cuts.append(MinPLogitsWarper(sampling.min_p))
+    temperature: float
+    generators: Sequence[torch.Generator | None]
+    sampling: Sampling = NEUTRAL
+
+    def __post_init__(self) -> None:
+        one = self.sampling  # in the order of transformers' `generate`
+        self.cuts: list[Any] = [TopKLogitsWarper(one.top_k)] if one.top_k else []
+        self.cuts += [TopPLogitsWarper(one.top_p)] if one.top_p < 1 else []
+        self.cuts += [MinPLogitsWarper(one.min_p)] if one.min_p is not None else []
 
     def only(self, rows: Sequence[int]) -> "_SampleByRow":
         """The sampler of some of the rows."""
-        return _SampleByRow(self.temperature, [self.generators[row] for row in rows], self.sampling)
+        return replace(self, generators=[self.generators[row] for row in rows])
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         token = scores.argmax(-1, keepdim=True)
@@ -89,12 +98,11 @@ def generate_completions(
     sampling: Sampling = NEUTRAL,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
-    """Generates one completion per prompt.
+    """Generates one completion per prompt, in their order.
 
-    Nothing is computed twice: what all prompts begin with (system prompt and worked examples) is computed once, a
-    prompt with several completions once per batch, and a completion that has ended leaves its batch. Prompts of
-    similar length share a batch. A model whose cache does not allow that is left to transformers' own `generate`,
-    with a warning that says so.
+    What all prompts begin with (system prompt and worked examples) is computed once, a prompt with several completions
+    once per batch, and a completion that has ended leaves its batch. Prompts of similar length share a batch. A model
+    whose cache does not allow that is left to transformers' own `generate`, with a warning.
 
     Args:
         policy: model and tokenizer.
@@ -105,9 +113,6 @@ def generate_completions(
         batch_size: prompts per batch.
         sampling: what else decides what is asked and drawn; a recipe's is `recipe.sampling`.
         on_batch: called after each batch with the positions and completions it held.
-
-    Returns:
-        The completions in the order of `prompts`.
 
     Raises:
         ModelError: there is a chat and the tokenizer has no chat template.
@@ -136,22 +141,20 @@ def generate_completions(
 def prompt_ids(
     tokenizer: Any, prompts: Sequence[ChatOrText], template: Mapping[str, Any] | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of prompts up to where the policy's own words begin.
+    """Returns the token ids of chats or plain texts up to where the policy's own words begin.
 
-    Args:
-        tokenizer: of the policy.
-        prompts: chats or plain texts. A chat that ends with the assistant's turn is gone on with.
-        template: what the chat template is told besides the chat (`grpo.chat_template_kwargs` of a recipe).
+    A chat that ends with the assistant's turn is gone on with. `template` is what the chat template is told besides the
+    chat (`grpo.chat_template_kwargs` of a recipe).
 
     Raises:
         ModelError: there is a chat and the tokenizer has no chat template.
     """
-    ids = []
     if tokenizer.chat_template is None and not all(isinstance(prompt, str) for prompt in prompts):
         raise ModelError(
             f"Model {tokenizer.name_or_path!r} has no chat template, so it cannot be asked in turns: take its instruct "
             "variant, or give the tokenizer in its folder a `chat_template`."
         )
+    ids = []
     for prompt in prompts:
         if isinstance(prompt, str):
             ids.append(tokenizer(prompt)["input_ids"])

@@ -1,7 +1,6 @@
-"""Whose completions are these? What tells one policy from another: its base model, its chat template, its adapter.
+"""What tells one policy from another: its base model, its chat template, its adapter.
 
-Two mistakes are silent otherwise: an adapter switched into a base that it was not trained on, and an adapter that
-changes nothing.
+Two mistakes are silent otherwise: an adapter in a base that it was not trained on, and one that changes nothing.
 """
 
 import hashlib
@@ -24,10 +23,7 @@ BLOCK, STRIDE = 2**12, 2**18  # bytes read of a file of weights, and how far apa
 
 
 def identify_base(model: Model) -> dict[str, Any]:
-    """Returns what a record says about its base model.
-
-    Returns:
-        `model` (the recipe's block), `base` (see `fingerprint`) and `chat_template_sha256` (None if it has none).
+    """Returns what a record says of its base: `model` (the block), `base` (its fingerprint), `chat_template_sha256`.
 
     Raises:
         ModelError: the model is neither here nor reachable.
@@ -40,8 +36,8 @@ def identify_base(model: Model) -> dict[str, Any]:
 def base_fingerprint(model: Model) -> str:
     """Returns what tells base models of the same name apart: the hub's commit, or a hash of the folder's weights.
 
-    Of each file of weights the size and 4 KiB out of every 256 KiB are hashed, which takes seconds for 16 GB. Training
-    moves most weights, so it is noticed; the change of a single one may not be.
+    Of each file of weights the size and 4 KiB out of every 256 KiB are hashed, seconds for 16 GB. Training moves most
+    weights, so it is noticed; the change of a single one may not be.
 
     Raises:
         ModelError: the model is neither here nor reachable.
@@ -64,11 +60,7 @@ def base_fingerprint(model: Model) -> str:
 
 
 def identify_adapter(adapter: Path | None, base: dict[str, Any]) -> str | None:
-    """Returns the sha256 of an adapter's weights, or None for no adapter.
-
-    Args:
-        adapter: a folder that holds the adapter, in the folder of its training's adapters.
-        base: from `of_base`.
+    """Returns the sha256 of an adapter's weights, or None for no adapter; `base` is from `identify_base`.
 
     Raises:
         ModelError: the adapter was trained on another base, or nothing says on which.
@@ -92,9 +84,6 @@ def update_norm(adapter: Path) -> float:
 
     A layer's update is scale B A (Hu et al. 2021, arXiv 2106.09685). Its squared norm is the sum over the entries of
     (B^T B) * (A A^T), both of the size of the rank, so that B A itself is never made.
-
-    Args:
-        adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
 
     Example:
         >>> import tempfile

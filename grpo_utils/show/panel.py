@@ -1,7 +1,6 @@
 """A training as it goes: a panel that redraws itself in Jupyter, and lines of text where nobody looks at a display.
 
-Both say what the trainer logs, step by step: rewards by component, length, groups without spread, throughput, time
-left. It keeps nothing (the trainer's log does) and judges nothing (see `signal_guard`); `plots` draws finished runs.
+`plots` draws finished runs.
 """
 
 import math
@@ -25,7 +24,7 @@ RECENT = 5  # log entries that foretell the time left
 TITLES = {
     "completions/mean_length": "length (tokens)",
     "completions/clipped_ratio": "cut off (share)",
-    "frac_reward_zero_std": "equal groups (share)",
+    "frac_reward_zero_std": "groups without spread (share)",
 }
 
 
@@ -85,10 +84,9 @@ def curves(log: Sequence[LogEntry]) -> dict[str, list[float]]:
     A log of GRPO shows its rewards, a log of supervised training its loss. `tokens per second` counts prompts too. A
     step that learns from an earlier one's completions (`num_iterations`) adds nothing but its time.
     """
-    graded = [entry for entry in log if "reward" in entry]
-    if not graded:
+    if not any("reward" in entry for entry in log):
         return {"loss (nats per token)": _values(log, "loss")}
-    log = graded
+    log = [entry for entry in log if "reward" in entry]
     parts = {key: key.split("/")[1] for key in log[-1] if key.startswith("rewards/") and key.endswith("/mean")}
     titles = {"reward": "reward", **parts, **{key: title for key, title in TITLES.items() if key in log[-1]}}
     steps, tokens, seconds = ([entry[key] for entry in log] for key in ("step", "num_tokens", "step_time"))

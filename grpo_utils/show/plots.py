@@ -5,7 +5,6 @@
 # pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 import itertools
-import math
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from grpo_utils.evaluation import Interval, bootstrap_mean, wilson
 from grpo_utils.runs import Recipe
 
 # Found by a search: each colour has a contrast of 3 to a white and to a dark page, and any two stay apart for eyes with
-# full colour vision, deuteranopia, protanopia and tritanopia (tests/test_plots.py measures both). The grey of
+# full colour vision, deuteranopia, protanopia and tritanopia (tests/show/test_plots.py measures both). The grey of
 # text and axes has the same contrast to white as to a dark page, so that one file serves both.
 BLUE, ORANGE, GREEN, RED, GREY, PURPLE = COLOURS = "#1371FA", "#D87E09", "#04715B", "#C71412", "#959593", "#A35BA8"
 INK = "#7A7A7A"
@@ -66,30 +65,31 @@ def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figu
     """
     use_style()
     frame = pd.DataFrame([entry for entry in log if "reward" in entry]).set_index("step")
-    panels: dict[str, dict[str, str]] = {
-        "reward (mean over completions)": {f"rewards/{name}/mean": name for name in weights},
-        "completion length (tokens)": {"completions/mean_length": "mean"},
-        "cut off at the limit (share)": {"completions/clipped_ratio": "cut off"},
-        "groups without spread (share)": {"frac_reward_zero_std": "no spread"},
-        "entropy (nats per token)": {"entropy": "entropy"},
-        "clipped ratios (share of tokens)": {"clip_ratio/region_mean": "clipped"},
-        "gradient norm before clipping": {"grad_norm": "norm"},
-        "KL to the start (nats per token)": {"kl": "KL"},
+    panels = {
+        "reward (mean over completions)": [f"rewards/{name}/mean" for name in weights],
+        "completion length (tokens)": ["completions/mean_length"],
+        "cut off at the limit (share)": ["completions/clipped_ratio"],
+        "groups without spread (share)": ["frac_reward_zero_std"],
+        "entropy (nats per token)": ["entropy"],
+        "clipped ratios (share of tokens)": ["clip_ratio/region_mean"],
+        "gradient norm before clipping": ["grad_norm"],
+        "KL to the start (nats per token)": ["kl"],
     }
     figure, axes = plt.subplots(2, 4, figsize=(13, 6), layout="constrained")
-    for axis, (quantity, series) in zip(axes.flat, panels.items(), strict=True):
+    for axis, (quantity, columns) in zip(axes.flat, panels.items(), strict=True):
         axis.set(xlabel="training step", ylabel=quantity)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for (column, label), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
+        for column, colour in zip(columns, itertools.cycle(COLOURS), strict=False):
             if column not in frame:
                 axis.text(0.5, 0.5, "not measured: beta is 0", transform=axis.transAxes, ha="center")
                 axis.set(xticks=[], yticks=[])
                 continue
             values = frame[column].astype(float)
             axis.plot(values, color=colour, alpha=0.3, linewidth=1)
-            axis.plot(values.rolling(7, min_periods=1, center=True).mean(), color=colour, linewidth=2, label=label)
+            smooth, label = values.rolling(7, min_periods=1, center=True).mean(), column.removesuffix("/mean")
+            axis.plot(smooth, color=colour, linewidth=2, label=label.removeprefix("rewards/"))
         axis.set_ylim(0, max(axis.get_ylim()[1], 0.01))
-        if len(series) > 1:
+        if len(columns) > 1:
             axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="small")
     return figure
 
@@ -105,12 +105,14 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     names = sorted(kept.checkpoint.unique(), key=evaluation.step_of)
     prompts = sorted(kept.shots.unique(), key=lambda shots: shots != trained_shots)  # the prompt of training first
     for shots, colour, marker in zip(prompts, (BLUE, ORANGE, GREEN, RED), "osD^", strict=False):
-        points = {names.index(name): point for name, point in _by_checkpoint(kept[kept.shots == shots]).items()}
+        rows = kept[kept.shots == shots]
         label = f"{shots}-shot" + (", as trained" if shots == trained_shots else "")
-        label += "" if (kept[kept.shots == shots]["sample"] >= 0).any() else ", greedy only"
-        axis.plot(points.keys(), [point.value for point in points.values()], marker=marker, color=colour, label=label)
-        low, high = [point.low for point in points.values()], [point.high for point in points.values()]
-        axis.fill_between(list(points), low, high, color=colour, alpha=0.15, linewidth=0)
+        label += "" if (rows["sample"] >= 0).any() else ", greedy only"
+        policies = _by_checkpoint(rows)
+        places, points = [names.index(name) for name in policies], policies.values()
+        axis.plot(places, [point.value for point in points], marker=marker, color=colour, label=label)
+        low, high = [point.low for point in points], [point.high for point in points]
+        axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
     count = kept.task_id.nunique()
     axis.set_xticks(range(len(names)), [_label(name) for name in names])
     axis.set(xlabel="policy", ylabel="strict pass@1 (share of completions)", ylim=(0, None))
@@ -121,25 +123,20 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
 
 def _by_checkpoint(records: pd.DataFrame) -> dict[str, Interval]:
     """Strict pass@1 of every policy in the records in order of training, with its interval over tasks."""
-    return {
-        str(name): evaluation.mean_over_tasks(group, "strict")
-        for name, group in sorted(records.groupby("checkpoint"), key=lambda pair: evaluation.step_of(str(pair[0])))
-    }
+    names = sorted(records.checkpoint.unique(), key=evaluation.step_of)
+    return {name: evaluation.mean_over_tasks(records[records.checkpoint == name], "strict") for name in names}
 
 
 def _label(checkpoint: str) -> str:
-    if 0 < evaluation.step_of(checkpoint) < math.inf:
-        return f"step {evaluation.step_of(checkpoint)}"
-    return {runs.WARM_START: "warm start"}.get(checkpoint, checkpoint)
+    return {runs.WARM_START: "warm start"}.get(checkpoint, checkpoint.replace("checkpoint-", "step "))
 
 
 def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_shots: int) -> Figure:
     """Draws a published table of checkpoints with the error bars that it lacks, and our validation curve beside it.
 
     Args:
-        published: `data/reference/llama3_8b_grpo_mbpp.csv`, with the columns `step`, `tasks`, `0-shot` and `3-shot`;
-            its bars are Wilson intervals.
-        records: from `results.load_records`. Greedy and sampled completions count; bars are bootstrap intervals.
+        published: the columns `step`, `tasks`, `0-shot` and `3-shot`; its bars are Wilson intervals.
+        records: greedy and sampled completions count; bars are bootstrap intervals.
         trained_shots: worked examples in the prompt of training, the only ones drawn on our side.
     """
     use_style()
@@ -180,13 +177,13 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     names = {runs.BASE: "base", runs.WARM_START: "warm start", best: "trained"}
     prompts = [(name, shots) for name in names for shots in sorted(test[test.checkpoint == name].shots.unique())]
     series = (
-        ("strict, sampled", sampled, "strict", BLUE),
-        ("lenient, sampled", sampled, "lenient", ORANGE),
-        ("strict, greedy", greedy, "strict", GREEN),
+        (-0.27, "strict, sampled", sampled, "strict", BLUE),
+        (0.0, "lenient, sampled", sampled, "lenient", ORANGE),
+        (0.27, "strict, greedy", greedy, "strict", GREEN),
     )
-    for offset, (label, kept, column, colour) in zip((-0.27, 0.0, 0.27), series, strict=True):
+    for offset, label, kept, column, colour in series:
         groups = [evaluation.of_policy(kept, name, "test", shots) for name, shots in prompts]
-        _bars(left, [(i + offset, group) for i, group in enumerate(groups)], column, colour, 0.25, label)
+        _bars(left, groups, offset, column, colour, label)
     left.set_xticks(range(len(prompts)), [f"{names[name]}\n{shots}-shot" for name, shots in prompts])
     left.set(xlabel="policy and prompt", ylabel="pass@1 (share of completions)", ylim=(0, None))
     left.set(title=f"Test split, {test.task_id.nunique()} tasks")
@@ -197,21 +194,19 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
         kept = evaluation.of_policy(sampled, name, "test", shots)
         if kept.empty:  # a recipe without a warm start
             continue
-        groups = [(i + offset, kept[kept.grade == grade]) for i, grade in enumerate(grades)]
-        _bars(right, groups, "strict", colour, 0.25, f"{names[name]}, {shots}-shot")
+        groups = [kept[kept.grade == grade] for grade in grades]
+        _bars(right, groups, offset, "strict", colour, f"{names[name]}, {shots}-shot")
     right.set_xticks(range(len(grades)), [f"{grade:.0f}" for grade in grades])
     right.set(xlabel="grade of the tasks", ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
     right.legend(loc="upper right")
     return figure
 
 
-def _bars(
-    axis: Axes, groups: list[tuple[float, pd.DataFrame]], column: str, colour: str, width: float, label: str
-) -> None:
-    """Draws a bar at each x with the 95 % interval over its group's tasks; an empty group has none."""
-    bars = [(x, evaluation.mean_over_tasks(group, column)) for x, group in groups if len(group)]
-    heights, errors = [point.value for _, point in bars], _reach([point for _, point in bars])
-    axis.bar([x for x, _ in bars], heights, width, label=label, yerr=errors, **_tinted(colour))
+def _bars(axis: Axes, groups: list[pd.DataFrame], offset: float, column: str, colour: str, label: str) -> None:
+    """Draws a bar for each group of rows with the 95 % interval over its tasks; an empty group has none."""
+    bars = {i + offset: evaluation.mean_over_tasks(rows, column) for i, rows in enumerate(groups) if len(rows)}
+    heights = [point.value for point in bars.values()]
+    axis.bar(list(bars), heights, 0.25, label=label, yerr=_reach(bars.values()), **_tinted(colour))
 
 
 def _tinted(colour: str) -> dict[str, Any]:
@@ -241,11 +236,9 @@ def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figu
 
 
 def task_map(planes: dict[str, np.ndarray], labels: pd.DataFrame) -> Figure:
-    """Draws tasks as points, a row of panels for every plane, coloured by split, by difficulty and by cluster.
+    """Draws tasks as points, a row of panels for each of `embedding.planes`.
 
-    Args:
-        planes: from `embedding.planes`.
-        labels: the columns `split`, `difficulty` (a number) and `cluster` (from 0), one row per point.
+    `labels` has one row per point with the columns `split`, `difficulty` (a number) and `cluster` (from 0).
     """
     use_style()
     size = (11, 3.6 * len(planes))
@@ -294,23 +287,17 @@ def draw_figures(recipe: Recipe, run: Path) -> list[Path]:
     runs.need_file(run / "results.csv", "05_checkpoint_evaluation")
     records, shots = evaluation.chain_records(recipe, run), recipe.prompt.shots
     best = evaluation.choose_checkpoint(records, shots)
-    figures = {
-        "before_and_after": before_and_after(records, best, shots),
-        "learning_curve": learning_curve(records, shots),
-        "errors_by_kind": errors_by_kind(records, best, shots),
-        "training_curves": training_curves(log, recipe.weights),
-    }
-    return [save_figure(figure, run, name) for name, figure in figures.items()]
+    figures = (
+        before_and_after(records, best, shots),
+        learning_curve(records, shots),
+        errors_by_kind(records, best, shots),
+        training_curves(log, recipe.weights),
+    )
+    return [save_figure(figure, run, name) for name, figure in zip(CAPTIONS, figures, strict=True)]
 
 
 def publish_figures(figures: Sequence[Path], folder: Path, command: str) -> None:
-    """Copies figures, PNG and SVG, beside a `README.md` that shows them with captions and the command that made them.
-
-    Args:
-        figures: the PNGs, from `draw_all`.
-        folder: where to; made if need be.
-        command: what draws them again.
-    """
+    """Copies figures beside a `README.md` that shows them with captions and the command that made them."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"# Figures of `{folder.name}`", "", "Error bars and bands are 95 % bootstrap intervals over tasks."]
     for path in figures:

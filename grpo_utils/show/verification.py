@@ -1,14 +1,10 @@
 """Are a run's tables and figures what its records say? `grpo verify --recipe cpu-code`.
 
 The chain is run once more on a copy of what the run recorded (completions with their verdicts, adapters, training
-logs), without its tables and figures, and the sha256 of every table and figure made so is compared with the run's
-`manifest.json`. The five chapters train nothing and generate only the one answer at the end of notebook 05: the stamps
-prove that the records are those of this code and data. Of the notebooks that go further, where they were run, 06 trains
-its small policies again; 07 to 09 find their trainings in the copy, and 09 asks its teacher again what it does not
-keep.
-Tables are compared byte for byte. Figures too, where the installed matplotlib is the one that drew them. Notebooks load
-the model: where the recipe's GPU is missing they are not run, and the tables and the figures that `plots` can draw are
-made from the records alone.
+logs), and the sha256 of every table and figure made so is compared with the run's `manifest.json`: of figures where the
+installed matplotlib is the one that drew them. The stamps prove that the records are those of this code and data. Where
+the recipe's GPU is missing no notebook is run, and tables and the figures of `plots` are made from the records alone.
+Of the notebooks that go further, where they were run, 06 trains its small policies again and 09 asks its teacher.
 """
 
 import importlib.metadata
@@ -27,14 +23,9 @@ DRAWN_WITH = re.compile(rb"<dc:title>Matplotlib v([^,]+),")  # in every SVG that
 
 
 def verify_run(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
-    """Derives every table and figure of a finished run again and compares the hashes with its manifest.
+    """Makes every table and figure of a finished run again and returns the names of those with the same bytes.
 
-    Args:
-        recipe: the run's recipe, overrides applied.
-        parameters: papermill's parameters that lead to it, `RECIPE` and `OVERRIDES`.
-
-    Returns:
-        The names of the files that are as recorded and were made again with the same bytes.
+    `parameters` are papermill's that lead to the recipe, `RECIPE` and `OVERRIDES`.
 
     Raises:
         RunError: the run is not finished, was made with other code or data, or a file differs; the text names them.
@@ -61,9 +52,9 @@ def verify_run(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
 
 
 def comparable(run: Path, recorded: dict[str, str]) -> set[str]:
-    """Returns the names in a manifest whose bytes must come out the same: without figures that another version drew.
+    """Returns the names in a manifest whose bytes must come out the same: all but figures of another matplotlib.
 
-    A figure's SVG says which version of matplotlib drew it, and its PNG at the same time.
+    A figure's SVG says which version drew it, and its PNG at the same time.
     """
     installed, names = importlib.metadata.version("matplotlib"), set(recorded)
     for name in recorded:
@@ -76,11 +67,7 @@ def comparable(run: Path, recorded: dict[str, str]) -> set[str]:
 
 
 def require_equal(recorded: dict[str, str], found: dict[str, str], names: set[str], trouble: str) -> None:
-    """Compares two manifests in some names.
-
-    Raises:
-        RunError: names the files whose hashes differ, and the trouble with them.
-    """
+    """Raises a RunError that names the files whose hashes in two manifests differ, and the trouble with them."""
     different = sorted(name for name in names if recorded[name] != found.get(name))
     if different:
         raise runs.RunError(f"{', '.join(different)}: {trouble}.")

@@ -228,7 +228,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     if runs.is_main_process():
         shutil.rmtree(partial, ignore_errors=True)
     config = sft_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
-    base = policy.load_policy(recipe.model)
+    base = policy.load_policy(recipe)
     set_seed(recipe.seed)  # the adapter is initialised before the trainer seeds anything
     trainer = SFTTrainer(
         model=base.model,
@@ -293,7 +293,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     config.use_vllm = config.use_vllm and not decoupled  # else TRL makes its own client, which needs a GPU
     warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
-    base = load_unsloth(recipe) if unsloth else policy.load_policy(recipe.model)
+    base = load_unsloth(recipe) if unsloth else policy.load_policy(recipe)
     (first, *others), _ = rewards.recipe_rewards(recipe, stop_on_fault=True)
 
     # 4. the trainer

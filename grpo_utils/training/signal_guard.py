@@ -35,7 +35,7 @@ class SignalGuard(TrainerCallback):
         >>> [guard.watch({"reward": 0.0, "frac_reward_zero_std": share}) for share in (0.5, 0.6)]
         [[], []]
         >>> guard.watch({"reward": 0.0, "frac_reward_zero_std": 1.0})[0]
-        'In 80% of the groups of the last 2 log entries all completions earned the same: ...'
+        '80% of the groups of the last 2 log entries are without spread: ...'
     """
 
     def __init__(self, window: int = 10, weights: Mapping[str, float] = MappingProxyType({})) -> None:
@@ -86,15 +86,15 @@ def number(entry: Entry, key: str) -> float | None:
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def equal_groups(guard: SignalGuard) -> str | None:
-    """Most groups have no spread, so no advantage and no gradient (DAPO, arXiv 2503.14476, section 3.2)."""
+def groups_without_spread(guard: SignalGuard) -> str | None:
+    """Most groups are without spread, so without advantage and gradient (DAPO, arXiv 2503.14476, section 3.2)."""
     share = guard.mean("frac_reward_zero_std")
     if share is None or share < 0.8:
         return None
     return (
-        f"In {share:.0%} of the groups of the last {guard.window} log entries all completions earned the same: they "
-        "teach nothing. Filter tasks that are always or never solved (dataset.pass_rate, dataset.max_difficulty), "
-        "raise grpo.temperature or grpo.num_generations, or add a graded reward."
+        f"{share:.0%} of the groups of the last {guard.window} log entries are without spread: their completions "
+        "earned the same and teach nothing. Filter tasks that are always or never solved (dataset.pass_rate, "
+        "dataset.max_difficulty), raise grpo.temperature or grpo.num_generations, or add a graded reward."
     )
 
 
@@ -186,5 +186,14 @@ def not_a_number(guard: SignalGuard) -> str | None:
     return None
 
 
-_RULES = (equal_groups, dead_reward, cancelling_rewards, cut_off, length_drift, kl_jump, entropy_collapse, not_a_number)
+_RULES = (
+    groups_without_spread,
+    dead_reward,
+    cancelling_rewards,
+    cut_off,
+    length_drift,
+    kl_jump,
+    entropy_collapse,
+    not_a_number,
+)
 RULES: dict[str, Callable[[SignalGuard], str | None]] = {rule.__name__: rule for rule in _RULES}

@@ -246,7 +246,7 @@ def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(reci
 
 def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe, run, monkeypatch):
     runs.write_file(run / "checkpoints" / policy.MADE_WITH, "base commit 1\n")
-    monkeypatch.setattr(policy, "load_policy", lambda model: pytest.fail("loaded"))
+    monkeypatch.setattr(policy, "load_policy", lambda recipe: pytest.fail("loaded"))
     with pytest.raises(ModelError, match="checkpoint-1 was trained on another base model"):
         evaluation.sweep(recipe, run, ["checkpoint-1"], "test")
 

@@ -50,7 +50,7 @@ def finished(overrides, tmp_path_factory) -> Path:
         for step in (1, 2):
             torch.manual_seed(step)
             adapted = get_peft_model(
-                policy.load_policy(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora)
+                policy.load_policy(recipe).model, LoraConfig(init_lora_weights=False, **recipe.lora)
             )
             adapted.save_pretrained(str(run / "checkpoints" / f"checkpoint-{step}"))
         runs.write_file(run / "checkpoints" / policy.MADE_WITH, f"base {policy.base_fingerprint(recipe.model)}\n")
@@ -150,7 +150,7 @@ def test_a_training_ends_with_the_step_that_uses_up_its_budget(chapter):
 
 
 def test_a_reference_that_is_the_base_is_noticed(chapter):
-    loaded = policy.load_policy(chapter["recipe"].model).model
+    loaded = policy.load_policy(chapter["recipe"]).model
     start = chapter["run"] / "checkpoints" / chapter["start"]
     model = PeftModel.from_pretrained(loaded, start, is_trainable=True)
     trainer = chapter["dpo"](model)

@@ -7,7 +7,7 @@ import pytest
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from grpo_utils import policy
+from grpo_utils import policy, runs
 from grpo_utils.policy import ModelError
 from grpo_utils.runs import Model
 
@@ -69,7 +69,8 @@ def test_a_begun_answer_is_gone_on_with(tiny_model):
 
 @pytest.mark.parametrize("settings", [{}, {"use_rslora": True}, {"alpha_pattern": {"q_proj": 32}}])
 def test_the_norm_of_an_update_is_that_of_the_weights_it_changes(settings, tiny_model, tmp_path):
-    base = policy.load_policy(Model(name=str(tiny_model), dtype="float32")).model
+    recipe = runs.load_recipe("smoke-code", {"model": {"name": str(tiny_model), "dtype": "float32"}})
+    base = policy.load_policy(recipe).model
     before = {name: parameter.clone() for name, parameter in base.named_parameters()}
     lora = LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False, **settings)
     adapted: PeftModel = get_peft_model(base, lora)

@@ -10,9 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, GenerationConfig
 
 from grpo_utils import policy, runs, tasks
-
-# import gone
-from grpo_utils.runs import Model, Sampling
+from grpo_utils.runs import Sampling
 
 RECIPE = runs.load_recipe("smoke-code")
 CHATS = [
@@ -26,7 +24,7 @@ NOTHING = torch.zeros(1, 0, dtype=torch.long)
 @pytest.fixture(scope="module")
 def loaded():
     """In float32, where two ways to compute the same thing differ by less than one token's margin."""
-    return policy.load_policy(Model(name=RECIPE.model.name, dtype="float32"))
+    return policy.load_policy(runs.load_recipe("smoke-code", {"model.dtype": "float32"}))
 
 
 def test_the_embedded_model_has_the_right_size_and_special_tokens(loaded):
@@ -153,9 +151,9 @@ def test_a_hub_model_without_network_says_how_to_use_a_local_path(monkeypatch):
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
     with pytest.raises(policy.ModelError, match=r"set model\.name to the path"):
-        policy.load_policy(Model(name="someone/some-model"))
+        policy.load_policy(runs.load_recipe("smoke-code", {"model.name": "someone/some-model"}))
 
 
 def test_an_unknown_embedded_model_is_refused():
     with pytest.raises(policy.ModelError, match="There is no embedded model"):
-        policy.load_policy(Model(name="embedded:gpt-9"))
+        policy.load_policy(runs.load_recipe("smoke-code", {"model.name": "embedded:gpt-9"}))

@@ -10,11 +10,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
-from grpo_utils import policy
+from grpo_utils import policy, runs
 from grpo_utils.policy import ModelError, Sampled, vllm
-from grpo_utils.runs import Model, Sampling
+from grpo_utils.runs import Model, Recipe, Sampling
 
 SETTINGS: dict[str, Any] = {"temperature": 0.7, "max_new_tokens": 3, "batch_size": 2}
+
+
+def recipe_of(model: object, rank: int = 4) -> Recipe:
+    return runs.load_recipe("smoke-code", {"model": {"name": str(model), "dtype": "float32"}, "lora.r": rank})
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def engine(monkeypatch):
 
 
 def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model):
-    served = vllm.load_policy(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    served = vllm.load_policy(recipe_of(tiny_model))
     looked: list[list[int]] = []
     prompts = ["a", "b c", "d"]
     found = vllm.generate_completions(
@@ -55,7 +59,7 @@ def test_a_greedy_completion_has_neither_seed_nor_temperature(engine, tiny_model
 
 
 def test_the_engine_is_asked_with_the_recipes_sampling(engine, tiny_model):
-    served = vllm.load_policy(Model(name=str(tiny_model), dtype="float32"), rank=4)
+    served = vllm.load_policy(recipe_of(tiny_model))
     served.tokenizer.chat_template = "{{ messages[0].content }}{{ more }}"
     sampling = Sampling(top_k=20, min_p=0.1, repetition_penalty=1.2, chat_template_kwargs={"more": " b"})
     chat = [{"role": "user", "content": "a"}]
@@ -70,12 +74,12 @@ def test_the_engine_is_asked_with_the_recipes_sampling(engine, tiny_model):
 def test_a_model_without_a_limit_of_positions_has_that_of_the_engine(engine, tmp_path):
     policy.load_tokenizer(Model(name="embedded:smollm2-135m-instruct")).save_pretrained(tmp_path)
     AutoConfig.for_model("bloom").save_pretrained(tmp_path)
-    vllm.load_policy(Model(name=str(tmp_path)), rank=4)
+    vllm.load_policy(recipe_of(tmp_path))
     assert engine.loaded[1]["max_model_len"] == vllm.LONGEST
 
 
 def test_every_adapter_is_a_request_of_its_own_and_the_base_has_none(engine, tiny_model, tmp_path):
-    served = vllm.load_policy(Model(name=str(tiny_model)), rank=20)
+    served = vllm.load_policy(recipe_of(tiny_model, rank=20))
     assert engine.loaded[1]["max_lora_rank"] == 32
     with pytest.raises(ModelError, match=r"lower lora\.r"):
         vllm.room_for(513)
@@ -92,7 +96,7 @@ def test_an_engine_takes_part_of_the_memory_left_and_a_failing_one_is_a_sentence
     half_full = SimpleNamespace(available=6, total=12)
     monkeypatch.setattr(vllm.psutil, "virtual_memory", lambda: half_full)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    vllm.load_policy(Model(name=str(tiny_model)), rank=4)
+    vllm.load_policy(recipe_of(tiny_model))
     assert engine.loaded[1]["gpu_memory_utilization"] == 0.25
 
     def fail(name, **settings):
@@ -100,26 +104,26 @@ def test_an_engine_takes_part_of_the_memory_left_and_a_failing_one_is_a_sentence
 
     monkeypatch.setattr(sys.modules["vllm"], "LLM", fail)
     with pytest.raises(ModelError, match=r"vLLM cannot start with .* initialization failed"):
-        vllm.load_policy(Model(name=str(tiny_model)), rank=4)
+        vllm.load_policy(recipe_of(tiny_model))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_vllm_one_sentence_says_what_to_do(tiny_model):
     with pytest.raises(ModelError, match=r"--set evaluation\.engine=transformers"):
-        vllm.load_policy(Model(name=str(tiny_model)), rank=4)
+        vllm.load_policy(recipe_of(tiny_model))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM")
 def test_vllm_writes_what_transformers_writes(tmp_path):
-    model = Model(name="embedded:smollm2-135m-instruct", dtype="float32")  # vLLM refuses heads as small as a tiny one's
-    own = policy.load_policy(model)
+    recipe = recipe_of("embedded:smollm2-135m-instruct")  # vLLM refuses heads as small as a tiny one's
+    own = policy.load_policy(recipe)
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     get_peft_model(own.model, lora).save_pretrained(str(tmp_path))
     prompts: list[str] = ["a b c", "1 + 1 ="]
     settings: dict[str, Any] = SETTINGS | {"max_new_tokens": 8}
-    served = vllm.load_policy(model, rank=4)
+    served = vllm.load_policy(recipe)
     with vllm.with_adapter(served, tmp_path) as current:
         theirs = vllm.generate_completions(current, prompts, [None, None], **settings)
-    with policy.with_adapter(policy.load_policy(model), tmp_path) as current:
+    with policy.with_adapter(policy.load_policy(recipe), tmp_path) as current:
         ours = policy.generate_completions(current, prompts, [None, None], **settings)
     assert theirs == ours

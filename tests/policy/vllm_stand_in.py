@@ -1,4 +1,4 @@
-"""As much of vLLM's server as `generation.VllmServer` uses, with `policy.generate` behind it: MODEL and PORT are given.
+"""What `VllmServer` uses of vLLM's server, with `policy.generate_completions` behind it: MODEL and PORT are given.
 
 The weights really come from disk and the log-probabilities from a forward pass of its own, so a training with it shows
 whether the trainer hands over the right adapter at the right time.
@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from grpo_utils import policy
-from grpo_utils.runs import Model
+from grpo_utils import policy, runs
 
 ADAPTERS: dict[str, Path] = {}
 
@@ -60,4 +59,5 @@ def serve(base: policy.Policy, port: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(policy.load_policy(Model(name=sys.argv[1], dtype="float32")), int(sys.argv[2]))
+    recipe = runs.load_recipe("smoke-code", {"model": {"name": sys.argv[1], "dtype": "float32"}})
+    serve(policy.load_policy(recipe), int(sys.argv[2]))

@@ -145,12 +145,12 @@ def test_the_order_stays_chosen_from_step_to_step():
 
 def test_two_policies_can_be_chosen_from_all_that_were_evaluated(records):
     comparison = browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
-    before, after = comparison.menus
+    before, after = comparison.before, comparison.after
     assert [label for label, _ in before.options] == ["base, 1-shot", "checkpoint-2, 0-shot"]
-    assert list(comparison.browser.groups) == ["gained", "lost", "both", "neither"]
+    assert list(comparison.groups) == ["gained", "lost", "both", "neither"]
     before.value, after.value = AFTER, AFTER
-    assert list(comparison.browser.groups) == ["both", "neither"]
-    assert [value for _, value in comparison.browser.group.options] == ["both", "neither"]
+    assert list(comparison.groups) == ["both", "neither"]
+    assert [value for _, value in comparison.group.options] == ["both", "neither"]
 
 
 def test_a_group_is_looked_up_once_when_it_is_chosen(groups):
@@ -169,12 +169,12 @@ def test_a_group_is_looked_up_once_when_it_is_chosen(groups):
 def test_choosing_other_policies_shows_them_and_leaves_no_widget_behind(records):
     comparison = browser.Comparison(records, BATCH, PROMPT, BEFORE, AFTER)
     open_widgets = set(ipywidgets.Widget.get_manager_state()["state"])
-    assert comparison.browser.model_id in open_widgets
-    assert comparison.browser.group.value == "gained"
-    comparison.menus[0].value, comparison.menus[1].value = AFTER, BEFORE
+    assert comparison.model_id in open_widgets
+    assert comparison.group.value == "gained"
+    comparison.before.value, comparison.after.value = AFTER, BEFORE
     swapped = browser.before_and_after(records, BATCH, PROMPT, AFTER, BEFORE)
-    assert comparison.browser.group.value == "gained"
-    assert comparison.browser.view.value == browser.render(swapped["gained"][0])
+    assert comparison.group.value == "gained"
+    assert comparison.view.value == browser.render(swapped["gained"][0])
     assert set(ipywidgets.Widget.get_manager_state()["state"]) == open_widgets
 
 

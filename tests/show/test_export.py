@@ -20,7 +20,7 @@ def trained(tiny_model):
         {"model": {"name": str(tiny_model), "dtype": "float32"}, "name": "tiny", "lora.layers_to_transform": None},
     )
     run = runs.start_run(recipe)
-    adapted = get_peft_model(policy.load_policy(recipe.model).model, LoraConfig(init_lora_weights=False, **recipe.lora))
+    adapted = get_peft_model(policy.load_policy(recipe).model, LoraConfig(init_lora_weights=False, **recipe.lora))
     adapted.save_pretrained(str(run / "checkpoints" / "checkpoint-2"))
     runs.write_file(run / "checkpoints" / policy.MADE_WITH, f"base {policy.base_fingerprint(recipe.model)}\n")
     return recipe, run
@@ -30,8 +30,8 @@ def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
     recipe, run = trained
     folder = export.merge_adapter(recipe, run, "checkpoint-2")
     base, merged = (
-        policy.load_policy(recipe.model),
-        policy.load_policy(recipe.model.model_copy(update={"name": str(folder)})),
+        policy.load_policy(recipe),
+        policy.load_policy(runs.load_recipe("smoke-code", {"model": {"name": str(folder), "dtype": "float32"}})),
     )
     tokens = torch.arange(100, 120)[None]
     with torch.inference_mode():

@@ -52,8 +52,8 @@ def displayed(monkeypatch) -> list[str]:
 
 def test_a_line_says_all_there_is_to_watch():
     assert panel.describe(LOG) == (
-        "step    5 of 16  reward 0.62  tests 0.31  strict_format nan  length 55  cut off 0.12  equal groups 0.25  "
-        "tokens per second 100  30.0 s a step  0:05:30 left"
+        "step    5 of 16  reward 0.62  tests 0.31  strict_format nan  length 55  cut off 0.12  "
+        "groups without spread 0.25  tokens per second 100  30.0 s a step  0:05:30 left"
     )
 
 
@@ -96,7 +96,8 @@ def test_in_a_notebook_one_display_is_drawn_again(displayed, capsys):
         show(one)
     assert capsys.readouterr().out == ""
     assert len(displayed) == 5
-    for word in ("reward", "tests", "length (tokens)", "equal groups (share)", "tokens per second", "0:05:30 left"):
+    titles = ("reward", "tests", "length (tokens)", "groups without spread (share)", "tokens per second")
+    for word in (*titles, "0:05:30 left"):
         assert word in displayed[-1]
     curve = re.search("points='([^']*)'", displayed[-1])
     assert curve is not None
@@ -141,7 +142,7 @@ def test_a_kernel_draws_the_panel_and_one_of_the_chain_prints_lines(headless, mo
     if headless:
         monkeypatch.setenv(panel.HEADLESS, "1")
     lines = "\n".join(f"show({{'step': {step}, 'max_steps': 4, 'loss': 0.5}})" for step in (1, 2))
-    notebook = new_notebook(cells=[new_code_cell(f"from grpo_utils.panel import Panel\nshow = Panel()\n{lines}")])
+    notebook = new_notebook(cells=[new_code_cell(f"from grpo_utils.show.panel import Panel\nshow = Panel()\n{lines}")])
     NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
     outputs = notebook.cells[0].outputs
     if headless:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import evaluation, policy, runs, tasks, training
-from grpo_utils.runs import Model
 from grpo_utils.sandbox import Sandbox
 
 STAND_IN = Path(__file__).parents[1] / "policy" / "vllm_stand_in.py"
@@ -181,7 +180,7 @@ TEMPLATE = (
 
 
 def trainer_of(recipe: runs.Recipe, run: Path) -> GRPOTrainer:
-    base = policy.load_policy(recipe.model)
+    base = policy.load_policy(recipe)
     base.tokenizer.chat_template = TEMPLATE
     return GRPOTrainer(
         model=base.model,
@@ -298,7 +297,7 @@ def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, mon
 def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeypatch):
     """Where there is a warm start and a KL divergence, the model holds a second one: its reference."""
     config = LoraConfig(r=2, target_modules=["q_proj"])
-    model: Any = get_peft_model(policy.load_policy(Model(name=str(tiny_model), dtype="float32")).model, config)
+    model: Any = get_peft_model(policy.load_policy(load("one", tiny_model)).model, config)
     model.add_adapter("ref", config)
     accelerator = SimpleNamespace(unwrap_model=lambda model: model)
     trainer: Any = SimpleNamespace(model=model, accelerator=accelerator, state=SimpleNamespace(global_step=3))
@@ -318,8 +317,8 @@ def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeyp
 def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_path, monkeypatch):
     load_model = policy.load_policy
 
-    def load_with_ends(model: Any) -> policy.Policy:
-        base = load_model(model)
+    def load_with_ends(recipe: Any) -> policy.Policy:
+        base = load_model(recipe)
         base.model.generation_config.eos_token_id = ends
         return base
 

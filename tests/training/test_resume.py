@@ -142,8 +142,8 @@ def test_an_adapter_on_4_bit_weights_keeps_its_precision(load, monkeypatch):
     """TRL holds it in bfloat16. Here the weights are only said to be in 4 bits: a CPU has no kernels for them."""
     whole = policy.load_policy
 
-    def said_to_be_quantized(model: Any) -> policy.Policy:
-        base = whole(model)
+    def said_to_be_quantized(recipe: Any) -> policy.Policy:
+        base = whole(recipe)
         base.model.is_loaded_in_4bit = True
         return base
 

@@ -85,7 +85,7 @@ def test_a_resumed_run_goes_on_with_its_log_and_is_not_warned_twice():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(guard, log[25:], history=log[:25])
-    assert guard.fired == {"equal_groups"}
+    assert guard.fired == {"groups_without_spread"}
 
 
 def test_a_reward_that_was_known_for_no_completion_does_no_harm():
