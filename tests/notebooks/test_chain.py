@@ -1,6 +1,5 @@
 """The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -14,7 +13,8 @@ import nbformat
 import pytest
 
 from grpo_utils import runs
-from grpo_utils.runs import ROOT, commands
+from grpo_utils.__main__ import main
+from grpo_utils.runs import ROOT
 
 PLANTED = {"HF_TOKEN": "hf_planted0a1b2c3d4e5f", "WANDB_API_KEY": "planted0123456789abcdef0123456789abcdef0"}
 CHAPTERS = ["01_eda", "02_baseline_evaluation", "03_reward_design", "04_grpo_training", "05_checkpoint_evaluation"]
@@ -122,10 +122,10 @@ def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
     """Runs a command that must fail, in this process, where torch is loaded already; returns what it says."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def fail(module: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", [module, *arguments])
+    def fail(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["grpo", *arguments])
         with pytest.raises(SystemExit) as ended:
-            commands.run_command(importlib.import_module(f"grpo_utils.{module}").main)
+            main()
         assert ended.value.code == 1
         last = capsys.readouterr().err.strip().splitlines()[-1]
         assert last.startswith("error: ")
@@ -137,30 +137,30 @@ def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "message"),
+    ("name", "arguments", "message"),
     [
         ("reproduce", ["--recipe", "nope"], "There is no recipe 'nope'"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "grpo.max_step=1"], "did you mean 'max_steps'?"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed"], "--set takes KEY=VALUE"),
         ("reproduce", ["--recipe", "smoke-code", "--set", "seed=[1"], "is not valid YAML"),
         ("reproduce", ["--recipe", "smoke-code", "--force", "--run", ".."], "Key 'name'"),
-        ("evaluation", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
-        ("evaluation", ["--recipe", "smoke-code", "--max-new-tokens", "9"], "goes with --dataset"),
+        ("evaluate", ["--recipe", "smoke-code", "--split", "test"], "Name a --checkpoint for test"),
+        ("evaluate", ["--recipe", "smoke-code", "--max-new-tokens", "9"], "goes with --dataset"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "77"], "There is no notebook '77'"),
         ("reproduce", ["--recipe", "smoke-code", "--only", "05"], "run notebook 02_baseline_evaluation first"),
         (
-            "evaluation",
+            "evaluate",
             ["--recipe", "smoke-code", "--checkpoint", "checkpoint-9"],
             "run notebook 04_grpo_training first",
         ),
-        ("plots", ["--recipe", "smoke-code"], "There is no run 'smoke-code'"),
+        ("figures", ["--recipe", "smoke-code"], "There is no run 'smoke-code'"),
         ("verify", ["--recipe", "smoke-code"], "There is no run 'smoke-code'"),
-        ("training", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
-        ("training", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
+        ("train", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
+        ("train", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_one(module, arguments, message, sentence_of):
-    assert message in sentence_of(module, *arguments)
+def test_bad_input_is_one_sentence_and_exit_code_one(name, arguments, message, sentence_of):
+    assert message in sentence_of(name, *arguments)
 
 
 def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path, monkeypatch, sentence_of):

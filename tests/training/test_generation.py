@@ -155,9 +155,11 @@ def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path):
 import os, sys
 from pathlib import Path
 from types import SimpleNamespace
-from grpo_utils import recipes, generation
+from grpo_utils import runs
+from grpo_utils.training import generation
 generation.server_command = lambda recipe, port: [sys.executable, "-c", {DYING!r}, str(port)]
-with generation.VllmServer(recipes.load("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r}), SimpleNamespace()) as server:
+recipe, log = runs.load_recipe("cpu-vllm"), Path({str(tmp_path / "vllm.log")!r})
+with generation.VllmServer(recipe, log, SimpleNamespace()) as server:
     print(server.process.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
