@@ -4,7 +4,7 @@ Two comparisons, each side by side in one run, greedy, with the same tasks, toke
 
 - six checkpoints with two prompts by `evaluation.sweep`, which loads the base once, against a process per checkpoint
   that loads base and adapter with transformers and PEFT and calls plain `generate` on batches in file order;
-- prompts sorted by length, as `policy.generate` does it, against batches in file order.
+- prompts sorted by length, as `policy.generate_completions` does it, against batches in file order.
 
 The checkpoints are the recipe's warm start with a little noise, a different one each: policies that end their answers,
 as those of a training do. Everything else is the recipe's own, the limit of tokens too.
