@@ -47,8 +47,8 @@ class Sandbox:
         without: layers to leave off, by the names that `capabilities` gives them; default: those that the
             environment variable GRPO_SANDBOX_WITHOUT names, separated by commas. A sandbox without seccomp is
             refused unless it is named here.
-        numpy: let candidates and tests import NumPy, where it is installed. Each check then takes about a millisecond
-            longer, because a larger process is forked.
+        numpy: let candidates and tests import NumPy, where it is installed. Each check then takes a little
+            longer, because a larger process is forked (`benchmarks/sandbox.py` measures it).
 
     Raises:
         SandboxUnavailable: strict and a layer is missing, a layer to leave off is unknown, or the host cannot confine
