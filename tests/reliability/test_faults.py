@@ -189,7 +189,8 @@ def test_a_signal_ends_the_chain_with_how_to_go_on(number, undisturbed, tmp_path
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     """As `nohup` and a shell's `&` ask for."""
     code = (
-        "import signal, os; from grpo_utils import commands; commands.run(lambda: os.kill(os.getpid(), signal.SIGINT))"
+        "import signal, os; from grpo_utils.runs.commands import run_command; "
+        "run_command(lambda: os.kill(os.getpid(), signal.SIGINT))"
     )
     ignoring = Chain(["sh", "-c", f"trap '' INT; exec python -c '{code}'"], tmp_path)
     assert ignoring.finish(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}").returncode == 0
