@@ -276,6 +276,32 @@ def hand_over(phase: str, info: dict[str, int]) -> None:
     time.sleep(0)
 
 
+FORGED = """
+import os, stat, struct
+
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+connection = next(filter(is_socket, range(3, 32)))
+for payload in (b"null", {payload!r}):
+    os.write(connection, struct.pack("<cI", b"v", len(payload)) + payload)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("payload", [b'{ "range":[0,1000000000000,1]}', b'{"\\u0072ange":[0,1000000000000,1]}'])
+def test_a_forged_value_that_takes_long_to_compute_with_ends_no_judge(payload: bytes) -> None:
+    with Sandbox(workers=1, timeout=0.5) as sandbox:
+        sandbox.check("def f(n): return n", ["assert f(1) == 1"])
+        judge = sandbox._workers[0]._process
+        verdict = sandbox.check(FORGED.format(payload=payload), ["assert sum(f(1)) == 3"], names=["f"])
+        assert verdict.outcomes == ("timeout",)
+        assert sandbox._workers[0]._process is judge
+
+
 def test_an_error_of_the_judge_is_told_and_ends_no_batch() -> None:
     with Sandbox(workers=2) as sandbox:
         no_check = {"code": HONEST, "timeout": 1.0}

@@ -21,7 +21,8 @@ from .scores import CandidateError, Tally
 from .session import Session, Stop, Unsupported
 
 SMALL = 1 << 16  # bytes of a value that the judge's own process reads, whatever they are
-EXPENSIVE = (b'{"range"', b'{"Decimal"', b'{"Fraction"', b'{"int"')  # short values that can take long to compute with
+# Short values that can take long to compute with; a hostile program may write blanks and escapes where ours does not.
+EXPENSIVE = (b'"range"', b'"Decimal"', b'"Fraction"', b'"int"', b"\\u")
 
 
 class NeedsBody(Exception):
