@@ -39,6 +39,10 @@ from .signal_guard import SignalGuard
 from .survival import KeepOrder, SaveBetweenGenerations, SealCheckpoints, StopOnSignal
 from .unsloth import load_unsloth
 
+SOURCES = (  # what makes an adapter
+    *("extractors.py", "rewards", "tasks", "policy", "sandbox"),
+    *("training/generation.py", "training/grpo.py"),
+)
 disable_progress_bars()  # of tokenizing: in a notebook that is kept they are dead widgets
 
 
@@ -329,7 +333,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
     """Adapters made with another base, code or data are neither gone on with nor passed off as new."""
     path = run / "checkpoints" / policy.MADE_WITH
-    code = runs.code_hash("extractors.py", "rewards", "tasks", "policy", "training", "sandbox")
+    code = runs.code_hash(*SOURCES)
     base = policy.base_fingerprint(recipe.model)
     origin = f"base {base}\ncode {code}\ndata {tasks.data_fingerprint(recipe)}\n"
     if not runs.adapters(run):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_utils import runs
+from grpo_utils import evaluation, runs, training
 from grpo_utils.runs import ROOT
 
 SOURCE = '''"""A module."""
@@ -79,3 +79,9 @@ def test_a_module_that_is_named_and_missing_is_not_hashed_as_nothing(tmp_path, m
     package(tmp_path, monkeypatch)
     with pytest.raises(FileNotFoundError):
         runs.code_hash("no_such_module.py")
+
+
+@pytest.mark.parametrize("name", [*training.grpo.SOURCES, *evaluation.records.SOURCES])
+def test_what_a_hash_is_taken_of_is_there(name):
+    """A folder that moved away would be hashed as one without files."""
+    assert (ROOT / "grpo_utils" / name).exists()
