@@ -6,6 +6,7 @@ there without outputs, and says so. The pages load nothing from elsewhere: they 
 
 import argparse
 import pkgutil
+import re
 import shlex
 import shutil
 import sys
@@ -116,10 +117,14 @@ def stage_results(run: Path, folder: Path, command: str) -> Path:
     return Path("results/run.md")
 
 
+# commands, and what runs in the sandbox's other processes
+NOT_FOR_USE = re.compile(r"__main__$|\.sandbox\.(jail|judge)\b")
+
+
 def stage_reference(folder: Path) -> list[Path]:
-    """Writes a page for every module of the package, which Sphinx fills from the docstrings."""
+    """Writes a page for every module that can be imported for use, which Sphinx fills from the docstrings."""
     found = pkgutil.walk_packages(grpo_utils.__path__, "grpo_utils.")
-    names = sorted(module.name for module in found if not module.name.endswith("__main__"))
+    names = sorted(module.name for module in found if not NOT_FOR_USE.search(module.name))
     for name in names:
         title = name.removeprefix("grpo_utils.")
         text = f"{title}\n{'=' * len(title)}\n\n.. automodule:: {name}\n   :members:\n   :ignore-module-all:\n"

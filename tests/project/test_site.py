@@ -89,8 +89,10 @@ def test_a_notebook_s_page_says_where_its_outputs_are_from_and_names_no_path(
     assert str(ROOT) not in page.read_text()
 
 
-def test_every_module_of_the_package_has_a_page_in_the_reference(tmp_path):
+def test_every_module_that_one_imports_has_a_page_in_the_reference(tmp_path):
+    """The sandbox's judge and jail are processes of their own: their objects answer over a pipe that is not there."""
     names = {page.stem for page in build.stage_reference(tmp_path)}
     modules = {path.relative_to(ROOT / "grpo_utils").with_suffix("") for path in (ROOT / "grpo_utils").rglob("*.py")}
     expected = {".".join(path.parts).removesuffix(".__init__") for path in modules} - {"__init__"}
-    assert names == {name for name in expected if not name.endswith("__main__")}
+    inner = ("sandbox.judge", "sandbox.jail")
+    assert names == {name for name in expected if not name.endswith("__main__") and not name.startswith(inner)}
