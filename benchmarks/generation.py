@@ -1,11 +1,14 @@
-"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about twelve minutes on an idle machine.
+"""How fast the policy writes on a CPU: `python benchmarks/generation.py`, about fifteen minutes on an idle machine.
 
-Two comparisons, each side by side in one run, as ratios: our loading and generation against transformers' own (both
-with our short spin) for the same prompts and numbers of tokens, with the memory that each needs; and a decoding step
-with a short and with OpenMP's default spin, on an idle machine and with one core kept busy by another program.
-Writes `benchmarks/results/generation.md`.
+Side by side in one run, as ratios: our loading and generation against transformers' own for the same prompts and
+numbers of tokens, with the memory that each needs, and, with `--against FOLDER`, against another checkout of this
+repository; then both against what the processor could do, measured on the spot: the products of the model's own shapes,
+alone, and its keys and values once through memory. Last, a decoding step with a short and with OpenMP's default spin,
+on an idle machine and with one core kept busy by another program. `--model FOLDER` asks another model. Writes
+`benchmarks/results/generation.md`.
 """
 
+import argparse
 import json
 import os
 import resource
@@ -13,13 +16,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "generation.md"
-BATCH, TOKENS, SHOTS = 64, 24, (0, 1, 3)
-SIDES = ("ours", "plain")
+HERE = Path(__file__).parents[1]
+RESULTS = HERE / "benchmarks" / "results" / "generation.md"
+BATCH, TOKENS, SHOTS = 64, 96, (0, 3)
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -33,23 +37,39 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
     return statistics.median(taken)
 
 
-def in_own_process(*arguments: str, **variables: str) -> list[float]:
-    """Numbers that this script prints when it is called with `arguments`."""
+def in_own_process(*arguments: str, code: Path = HERE, **variables: str) -> list[float]:
+    """Numbers that this script prints when it is called with `arguments`, with the package of a checkout."""
     command = [sys.executable, __file__, *arguments]
-    return json.loads(subprocess.check_output(command, env=os.environ | variables, text=True).splitlines()[-1])
+    environment = os.environ | {"PYTHONPATH": str(code)} | variables
+    return json.loads(subprocess.check_output(command, env=environment, text=True).splitlines()[-1])
 
 
 # ------------------------------------------------------------------------------------------------- ours against plain
 
 
-def write(side: str) -> list[float]:
-    """Seconds that one side takes for `BATCH` completions with each number of worked examples, and its peak in MB."""
+def recipe_of(model: str) -> Any:
+    """The default recipe with a model in it."""
+    from grpo_utils import runs
+
+    return runs.load_recipe("cpu-code", {"model.name": model} if model else {})
+
+
+def chats_of(recipe: Any, shots: int) -> list[Any]:
+    """A prompt for each of `BATCH` different tasks."""
+    from grpo_utils import tasks
+
+    shown = tasks.worked_examples(recipe, shots)
+    return [tasks.prompt_messages(task, recipe.prompt, shown) for task in tasks.load_tasks("starter", "train")[:BATCH]]
+
+
+def write(side: str, model: str, shots: int) -> list[float]:
+    """Seconds that one side takes for `BATCH` completions, and its peak in MB."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    from grpo_utils import policy, runs, tasks
+    from grpo_utils import policy
 
-    recipe = runs.load_recipe("cpu-code")
+    recipe = recipe_of(model)
     if side == "ours":
         loaded = policy.load_policy(recipe)
     else:
@@ -57,38 +77,97 @@ def write(side: str) -> list[float]:
             policy.resolve_model(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
         )
         loaded = policy.Policy(plain.eval(), policy.load_tokenizer(recipe.model))
-    loaded.model.generation_config.eos_token_id = [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
-    batch, taken = tasks.load_tasks("starter", "train")[:BATCH], []
-    for shots in SHOTS:
-        chats = [tasks.prompt_messages(task, recipe.prompt, tasks.worked_examples(recipe, shots)) for task in batch]
-        taken.append(seconds(lambda chats=chats: _write(side, loaded, chats), repeats=1))  # `compare_sides` repeats
-    return [*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
+    policy.decoding._end_ids = lambda _: [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
+    loaded.model.generation_config.eos_token_id = None
+    chats = chats_of(recipe, shots)
+    _write(side, loaded, chats, 4)
+    began = time.perf_counter()
+    _write(side, loaded, chats, TOKENS)
+    return [time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
 
 
-def _write(side: str, loaded: Any, chats: list[Any]) -> None:
+def _write(side: str, loaded: Any, chats: list[Any], tokens: int) -> None:
     from grpo_utils import policy
 
     if side == "ours":
-        seeds = list(range(BATCH))
-        policy.generate_completions(loaded, chats, seeds, temperature=1.0, max_new_tokens=TOKENS, batch_size=BATCH)
+        settings: Any = {"temperature": 1.0, "max_new_tokens": tokens, "batch_size": BATCH}
+        policy.generate_completions(loaded, chats, list(range(BATCH)), **settings)
         return
     inputs = loaded.tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     )
-    loaded.model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=TOKENS)
+    loaded.model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=tokens, pad_token_id=0)
 
 
-def compare_sides() -> list[str]:
+# ------------------------------------------------------------------------------------------------- the machine's limit
+
+
+def limit(model: str, shots: int) -> list[float]:
+    """Seconds that the machine needs for the products and the memory of the same completions, and nothing else.
+
+    Every product of the model is timed alone, with weights as oneDNN wants them and not in the cache; each prompt's own
+    tokens are read 1,024 at once; what attention reads is copied once at the speed of memory.
+    """
+    import torch
+
+    from grpo_utils import policy
+
+    recipe = recipe_of(model)
+    loaded = policy.load_policy(recipe)
+    ids = policy.prompt_ids(loaded.tokenizer, chats_of(recipe, shots))
+    shared = next(i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1)
+    own = sum(len(one) - shared for one in ids)
+    linear = [module for module in loaded.model.modules() if type(module) is torch.nn.Linear]
+    shapes = Counter((one.in_features, one.out_features) for one in linear)
+    with torch.inference_mode():
+        decoding = sum(number * _product(BATCH, *shape) for shape, number in shapes.items())
+        head = (loaded.model.config.hidden_size, loaded.model.config.vocab_size)
+        reading = sum(number * _product(1024, *shape) for shape, number in shapes.items() if shape != head) / 1024
+        config = loaded.model.config
+        per_token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads
+        per_token *= getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        block = torch.zeros(256 << 20, dtype=torch.uint8)
+        bandwidth = 2 * block.numel() / seconds(lambda: block.clone())
+        read = sum(TOKENS * (len(one) - shared + TOKENS / 2) for one in ids) * per_token / bandwidth
+    return [TOKENS * decoding + own * reading + read]
+
+
+def _product(rows: int, inner: int, outer: int) -> float:
+    """Seconds of one product, with a different weight each time."""
+    import torch
+
+    inputs = torch.randn(rows, inner).bfloat16()
+    copies = max(2, min(40, (64 << 20) // (inner * outer * 2)))
+    weights = [torch.ops.mkldnn._reorder_linear_weight(torch.randn(outer, inner).bfloat16()) for _ in range(copies)]
+
+    def once() -> None:
+        for weight in weights:
+            torch.ops.mkldnn._linear_pointwise(inputs, weight, None, "none", [], "")
+
+    return seconds(once, repeats=7) / copies
+
+
+def compare_sides(model: str, against: Path | None) -> list[str]:
     """Rows of the table: the better of two rounds, in which the sides take turns."""
-    rounds = [{side: in_own_process("write", side) for side in SIDES} for _ in range(2)]
-    best = {side: [min(pair) for pair in zip(*(one[side] for one in rounds), strict=True)] for side in SIDES}
-    (*ours, my_peak), (*plain, other_peak) = best["ours"], best["plain"]
-    labels = [f"{BATCH} completions of {TOKENS} tokens, {shots}-shot" for shots in SHOTS]
-    rows = [
-        f"| {label} | {mine:.1f} s | {other:.1f} s, plain transformers | {other / mine:.2f} |"
-        for label, mine, other in zip(labels, ours, plain, strict=True)
-    ]
-    return [*rows, f"| peak memory | {my_peak:.0f} MB | {other_peak:.0f} MB | {other_peak / my_peak:.2f} |"]
+    sides = {"ours": ("ours", HERE), "plain transformers": ("plain", HERE)}
+    if against:
+        sides[f"`{against.name}`"] = ("ours", against.resolve())
+    rows = []
+    for shots in SHOTS:
+        taken: dict[str, list[list[float]]] = {name: [] for name in sides}
+        for _ in range(2):
+            for name, (side, code) in sides.items():
+                taken[name].append(in_own_process("write", side, model, str(shots), code=code))
+                print(shots, name, taken[name][-1], flush=True)
+        best = {name: min(one for one, _ in pairs) for name, pairs in taken.items()}
+        (least,) = in_own_process("limit", model, str(shots))
+        for name, one in {**best, "the products and the memory alone": least}.items():
+            peak = max((peak for _, peak in taken.get(name, [])), default=None)
+            rows.append(
+                f"| {shots}-shot | {name} | {one:.1f} s | {BATCH * TOKENS / one:.0f} | {one / best['ours']:.2f} "
+                f"| {f'{peak:.0f} MB' if peak else ''} |"
+            )
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------------ OpenMP's spin
@@ -129,21 +208,29 @@ def main() -> None:
     """Compares, prints the table and writes it."""
     from grpo_utils import runs
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout of this repository")
+    parser.add_argument("--model", default="", help="a model's folder, in the place of the recipe's")
+    asked = parser.parse_args()
+    name = Path(asked.model).name if asked.model else recipe_of("").model.name
     lines = [
-        "`python benchmarks/generation.py`: embedded:smollm2-135m-instruct, sampled at temperature 1, no adapter.",
+        f"`python benchmarks/generation.py`: {name}, {BATCH} completions of {TOKENS} tokens, sampled at temperature 1.",
         "",
-        "| compared | ours | the other | other / ours |",
-        "|---|---|---|---|",
-        *compare_sides(),
-        *compare_spin(),
+        "| prompt | what | seconds | tokens a second | times ours | peak memory |",
+        "|---|---|---|---|---|---|",
+        *compare_sides(asked.model, asked.against),
     ]
-    runs.write_file(RESULTS, "\n".join(lines) + "\n")
+    if not asked.model:
+        lines += ["", "| compared | short spin | other | other / short |", "|---|---|---|---|", *compare_spin()]
+    runs.write_file(RESULTS.with_stem(f"generation-{name}" if asked.model else "generation"), "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["write"]:
-        print(json.dumps(write(sys.argv[2])))
+        print(json.dumps(write(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+    elif sys.argv[1:2] == ["limit"]:
+        print(json.dumps(limit(sys.argv[2], int(sys.argv[3]))))
     elif sys.argv[1:] == ["decode"]:
         print(json.dumps(decode()))
     else:

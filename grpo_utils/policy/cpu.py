@@ -1,16 +1,73 @@
-"""What makes a policy fast on a CPU, with the same numbers: attention, the output head, memory."""
+"""What makes a policy fast on a CPU, with the same numbers: attention, packed weights, the output head, memory."""
 
 import ctypes
+import functools
 import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from peft.tuners.lora import Linear as LoraLinear
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]
+ATTENTION = "cpu_attention"
 
-def _attention(
+
+class Branches:
+    """Several continuations of one text in one row: the text, then each continuation, which sees the text and itself.
+
+    Args:
+        start: tokens of the text.
+        lengths: tokens of the continuations.
+    """
+
+    def __init__(self, start: int, lengths: Sequence[int]) -> None:
+        self.start = start
+        first = torch.tensor([start, *lengths]).cumsum(0)[:-1]
+        within = torch.arange(max(lengths))
+        exists = within < torch.tensor(lengths)[:, None]
+        self.position = torch.cat([torch.arange(start), (start + within).expand(len(lengths), -1)[exists]])
+        self.places = (first[:, None] + within).where(exists, 0)  # of the continuations' tokens, one in a line
+        self.back = exists.flatten().nonzero().flatten()
+        # added to scores: 0, or what makes a token's share 0
+        self.causal, own = (torch.full((n, n), -torch.inf).triu(1) for n in (start, len(within)))
+        self.mask = torch.cat([torch.zeros(len(within), start), own], dim=1)
+        owner = torch.cat([torch.zeros(start), *(torch.full((n,), i + 1.0) for i, n in enumerate(lengths))])
+        self.whole_mask = ((owner == 0) | (owner[:, None] == owner)).tril()[None, None]
+
+    def attention(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        """What sdpa gives with `whole_mask` (1 x 1 x tokens x tokens), without what that hides."""
+        text = [one[:, :, : self.start] for one in (query, key, value)]
+        of_text = _mixed(text[0], text[1], text[2], self.causal, scale)
+        if not len(self.back):
+            return of_text
+        query, key, value = (one[0][:, self.places].transpose(0, 1) for one in (query, key, value))
+        keys, values = (
+            torch.cat([before.expand(len(own), -1, -1, -1), own], dim=2)
+            for before, own in ((text[1], key), (text[2], value))
+        )
+        of_branches = _mixed(query, keys, values, self.mask, scale)
+        return torch.cat([of_text, of_branches.flatten(0, 1)[self.back][None]], dim=1)
+
+
+def _mixed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attention (rows x tokens x heads x size) by plain products, whose backward pass is faster than sdpa's."""
+    rows, heads, length, size = query.shape
+    groups = key.shape[1]
+    together = query.reshape(rows, groups, -1, size)
+    scores = (together @ key.transpose(2, 3)).view(rows, groups, -1, length, key.shape[2])
+    shares = torch.softmax(torch.add(mask, scores, alpha=scale), dim=-1).to(value.dtype)
+    mixed = shares.view(rows, groups, -1, key.shape[2]) @ value
+    return mixed.view(rows, heads, length, -1).transpose(1, 2)
+
+
+def attention(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -19,42 +76,106 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     position_bias: torch.Tensor | None = None,
+    shared: Sequence[KeysAndValues] | None = None,
+    seen: dict[int, KeysAndValues] | None = None,
+    branches: "Branches | None" = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' sdpa, and for one new token the same without repeating the keys of grouped queries.
 
     What else models hand over (softcaps, sinks, windows) sdpa does not read either: a model that needs it is not one
-    that transformers gives sdpa.
+    that transformers gives sdpa. Three more arguments of a model's `forward` reach it:
+
+    Args:
+        shared: for each layer keys and values (1 x heads x tokens x size) that stand before those of every row, and
+            that all rows see: one product for all of them in the place of one each (Juravsky et al. 2024, "Hydragen",
+            arXiv 2402.05099). For one new token only.
+        seen: takes the keys and values of each layer that could read `shared`.
+        branches: what the mask says in another way, by which less is computed.
     """
     batch, heads, length, size = query.shape
-    groups = key.shape[1]
-    masked = attention_mask is not None
-    if (
-        length > 1
-        or query.requires_grad
-        or dropout
-        or position_bias is not None
-        or (masked and (attention_mask.dtype != torch.bool or attention_mask.shape[1] > 1))
-    ):
+    is_plain = position_bias is None and not dropout
+    if attention_mask is not None:
+        is_plain = is_plain and attention_mask.dtype == torch.bool and attention_mask.shape[1] == 1
+    if seen is not None and is_plain:
+        seen[module.layer_idx] = key, value
+    scale = size**-0.5 if scaling is None else scaling
+    if branches and is_plain:
+        return branches.attention(query, key, value, scale), None
+    if length > 1 or query.requires_grad or not is_plain:
         settings: Any = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias, **kwargs}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)  # type: ignore[return-value]
-    scores = query.reshape(batch, groups, heads // groups, size) @ key.transpose(2, 3)
-    scores = scores.float() * (size**-0.5 if scaling is None else scaling)
-    if masked:  # not -inf: a padded place that sees nothing must not become nan, which other places would take over
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ value
+    groups = key.shape[1]
+    query = query.reshape(batch, groups, heads // groups, size)
+    hidden = torch.zeros(1)  # in float32, as the sums with it
+    if attention_mask is not None:  # not -inf: a padded place that sees nothing must not become nan
+        hidden = torch.zeros(attention_mask.shape).masked_fill_(~attention_mask, torch.finfo(torch.float32).min)
+    scores = torch.add(hidden, query @ key.transpose(2, 3), alpha=scale)
+    shares = torch.softmax(scores, dim=-1)
+    mixed = shares.to(value.dtype) @ value
+    if shared is not None:
+        keys, values = (one[0] for one in shared[module.layer_idx])
+        together = query.transpose(0, 1).reshape(groups, -1, size)  # the queries of all rows
+        scores_before = torch.add(torch.zeros(1), together @ keys.transpose(1, 2), alpha=scale)
+        shares_before = torch.softmax(scores_before, dim=-1)
+        pair = shares_before.to(values.dtype) @ values, _log_total(scores_before, shares_before)
+        before, total = (one.view(groups, batch, heads // groups, -1).transpose(0, 1) for one in pair)
+        weight = torch.sigmoid(total - _log_total(scores, shares))
+        mixed = (weight * before + (1 - weight) * mixed).to(mixed.dtype)
     return mixed.reshape(batch, 1, heads, value.shape[3]), None
 
 
-AttentionInterface.register("cpu_attention", _attention)
-AttentionMaskInterface.register("cpu_attention", sdpa_mask)
+def _log_total(scores: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the sum of the scores' exponentials, from their softmax."""
+    return scores.amax(-1, keepdim=True) - shares.amax(-1, keepdim=True).log()
+
+
+AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+@contextmanager
+def packed_weights(model: torch.nn.Module) -> Iterator[None]:
+    """In the block, products with a model's bfloat16 weights read copies of these, in the order in which they are read.
+
+    That order is oneDNN's: otherwise it makes it anew for every product. An adapter is added to the copies, so that it
+    costs nothing; the sum is rounded to bfloat16, as in an exported model. What changes a weight in the block is not
+    seen. For inference alone.
+    """
+    packed: list[Any] = []
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        modules: list[Any] = list(model.modules())  # a layer with an adapter comes before the layer in it
+        for module in modules:
+            has_adapter = type(module) is LoraLinear and not (module.merged or module.disable_adapters)
+            has_adapter = has_adapter and not len(module.lora_variant)
+            layer = module.get_base_layer() if has_adapter else module
+            if type(layer) is not torch.nn.Linear or layer in packed or layer.weight.device.type != "cpu":
+                continue
+            weight = layer.weight.detach()
+            if weight.dtype != torch.bfloat16:
+                continue
+            if has_adapter:
+                deltas = [module.get_delta_weight(name) for name in module.active_adapters if name in module.lora_A]
+                weight = sum(deltas, weight.float()).to(weight.dtype)
+            copy = torch.ops.mkldnn._reorder_linear_weight(weight)
+            vars(module)["forward"] = functools.partial(_packed_product, copy, layer.bias)
+            packed += [module, layer]
+    try:
+        yield
+    finally:
+        for module in packed:
+            vars(module).pop("forward", None)
+
+
+def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
 
 
 def prepare(model: PreTrainedModel) -> None:
     """Makes a model fast here: its attention, if it is sdpa's, its output head, and the memory of the process."""
     # where the implementation is chosen by name in a table of the model's own, this one is not in it
     if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
-        model.set_attn_implementation("cpu_attention")
+        model.set_attn_implementation(ATTENTION)
     if (head := model.get_output_embeddings()) is not None:
         head.register_forward_pre_hook(_contiguous)
     if platform.libc_ver()[0] == "glibc":

@@ -35,13 +35,14 @@ from .checks import blaming, check_block, check_enough, check_schedule, check_ta
 from .generation import VllmServer, coupled, is_decoupled
 from .launch import as_one_process, launch_command, run_launched
 from .memory import count_parameters, warn_if_short
+from .shared_prompts import SharedPromptTrainer
 from .signal_guard import SignalGuard
 from .survival import KeepOrder, SaveBetweenGenerations, SealCheckpoints, StopOnSignal
 from .unsloth import load_unsloth
 
 SOURCES = (  # what makes an adapter
     *("extractors.py", "rewards", "tasks", "policy", "sandbox"),
-    *("training/generation.py", "training/grpo.py"),
+    *("training/generation.py", "training/grpo.py", "training/shared_prompts.py"),
 )
 disable_progress_bars()  # of tokenizing: in a notebook that is kept they are dead widgets
 
@@ -304,7 +305,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     generations, log = SaveBetweenGenerations(), TrainingLog(run / "training_log.jsonl", on_log)
     stop, guard = StopOnSignal(generations), SignalGuard(weights=recipe.weights)
     set_seed(recipe.seed)  # a fresh adapter is initialised before the trainer seeds anything
-    trainer = GRPOTrainer(
+    trainer = (GRPOTrainer if torch.cuda.is_available() else SharedPromptTrainer)(
         model=PeftModel.from_pretrained(base.model, start, is_trainable=True) if start else base.model,
         processing_class=base.tokenizer,
         args=config,

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from grpo_utils import policy
-from grpo_utils.policy import cpu
+from grpo_utils.policy import batching, cpu
 
 # import gone
 from grpo_utils.runs import Sampling
@@ -139,7 +139,11 @@ def of_transformers(model: Any, prompt: str, **given: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_batch_is_what_transformers_writes_alone(family):
+@pytest.mark.parametrize(("least", "spare"), [(1, 32), (1000, 3)], ids=["apart", "in-each-row"])
+def test_a_batch_is_what_transformers_writes_alone(family, least, spare, monkeypatch):
+    """Whether what all prompts begin with is read apart or with the keys of each row, and however often rows move."""
+    monkeypatch.setattr(batching, "WORTH_SHARING", least)
+    monkeypatch.setattr(batching, "SPARE_PLACES", spare)
     current = ours(family)
     for prompts in (texts(1, 6, 13, beginning=WINDOW + 4), texts(1, 2, WINDOW + 4)):
         expected = [of_transformers(tiny(family), prompt) for prompt in prompts]
@@ -149,7 +153,7 @@ def test_a_batch_is_what_transformers_writes_alone(family):
 
 
 def test_families_that_transformers_must_serve_are_said_once_with_what_it_costs():
-    policy.decoding._warn_of_plain.cache_clear()
+    policy.decoding._warn_once.cache_clear()
     said = {}
     for family in FAMILIES:
         with warnings.catch_warnings(record=True) as caught:
@@ -204,6 +208,19 @@ def test_an_adapter_counts_in_what_prompts_begin_with_too(family):
     assert greedy(current, prompts, batch_size=2) == expected
 
 
+def test_free_rows_are_taken_by_the_next_prompts():
+    """Ten completions in three rows, all of other lengths, are what each is alone, and few rows stand idle."""
+    current, prompts = ours("llama"), texts(*range(1, 11), beginning=3)
+    alone = [greedy(current, [prompt], batch_size=1)[0] for prompt in prompts]
+    assert len({len(ids) for ids in alone}) > 2
+    steps = []
+    hook = current.model.lm_head.register_forward_hook(lambda _, inputs, __: steps.append(len(inputs[0])))
+    assert greedy(current, prompts, batch_size=3) == alone
+    hook.remove()
+    assert max(steps) == 3
+    assert sum(steps) < 1.2 * sum(map(len, alone))
+
+
 @pytest.mark.parametrize("ends", [None, 2, [2, 3]])
 def test_a_completion_ends_where_the_tokenizer_or_the_model_says(ends):
     current = ours("llama")
@@ -227,10 +244,10 @@ def test_attention_for_one_token_is_what_sdpa_computes(settings, groups):
     masks = [None, some, some.expand(3, 4, 1, 9), torch.where(some, 0.0, float("-inf")), bias]
     for mask in masks:
         theirs, _ = sdpa_attention_forward(module, query, key, value, mask, **settings)  # type: ignore[arg-type]
-        mine, _ = cpu._attention(module, query, key, value, mask, **settings)
+        mine, _ = cpu.attention(module, query, key, value, mask, **settings)
         torch.testing.assert_close(mine, theirs)
     theirs, _ = sdpa_attention_forward(module, query, key, value, some, position_bias=bias, **settings)
-    mine, _ = cpu._attention(module, query, key, value, some, position_bias=bias, **settings)
+    mine, _ = cpu.attention(module, query, key, value, some, position_bias=bias, **settings)
     torch.testing.assert_close(mine, theirs)
 
 

@@ -10,6 +10,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, GenerationConfig
 
 from grpo_utils import policy, runs, tasks
+from grpo_utils.policy import cpu
+from grpo_utils.policy.sampling import Sampler
 from grpo_utils.runs import Sampling
 
 RECIPE = runs.load_recipe("smoke-code")
@@ -64,6 +66,42 @@ def test_the_head_reads_a_slice_of_a_batch_in_one_piece(loaded):
     torch.testing.assert_close(last, every[:, -1:], rtol=0.0, atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def in_bfloat16():
+    return policy.load_policy(RECIPE)
+
+
+def test_packed_weights_give_the_same_numbers_to_the_bit(in_bfloat16):
+    tokens = torch.arange(60).reshape(4, 15)
+    with torch.inference_mode():
+        before = in_bfloat16.model(input_ids=tokens).logits
+        with cpu.packed_weights(in_bfloat16.model):
+            packed = in_bfloat16.model(input_ids=tokens).logits
+        after = in_bfloat16.model(input_ids=tokens).logits
+    assert torch.equal(packed, before)
+    assert torch.equal(after, before)
+
+
+def test_an_adapter_is_in_the_packed_weights_up_to_rounding_and_only_while_it_counts(in_bfloat16):
+    tokens = torch.arange(60).reshape(4, 15)
+    lora = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    torch.manual_seed(0)
+    model = get_peft_model(in_bfloat16.model, lora)
+    try:
+        with torch.inference_mode():
+            plain = torch.log_softmax(model(input_ids=tokens).logits.float(), -1)
+            with cpu.packed_weights(model):
+                packed = torch.log_softmax(model(input_ids=tokens).logits.float(), -1)
+            with model.disable_adapter():
+                without = torch.log_softmax(model(input_ids=tokens).logits.float(), -1)
+                with cpu.packed_weights(model):
+                    assert torch.equal(torch.log_softmax(model(input_ids=tokens).logits.float(), -1), without)
+    finally:
+        in_bfloat16.model = model.unload()
+    divergence, change = ((plain.exp() * (plain - other)).sum(-1).mean() for other in (packed, without))
+    assert divergence < 0.02 * change
+
+
 def test_the_memory_of_a_freed_tensor_stays_with_the_process():
     program = """
 import torch
@@ -110,9 +148,8 @@ def test_a_completion_holds_its_end_token_unless_it_was_cut_off(loaded):
 
 def test_samples_follow_the_distribution_at_the_temperature():
     logits = torch.tensor([[0.0, 1.0, 2.0, -30.0]]).repeat(4000, 1)
-    sampler = policy.decoding._SampleByRow(0.8, [torch.Generator().manual_seed(seed) for seed in range(4000)])
-    drawn = sampler(torch.zeros(4000, 0, dtype=torch.long), logits).argmax(-1)  # type: ignore[arg-type]
-    shares = torch.bincount(drawn, minlength=4) / 4000
+    chosen = Sampler(0.8).choose(logits, torch.rand(4000, generator=torch.Generator().manual_seed(0)))
+    shares = torch.bincount(chosen, minlength=4) / 4000
     assert torch.allclose(shares, torch.softmax(logits[0] / 0.8, 0), atol=0.03)
 
 
@@ -122,9 +159,9 @@ def test_samples_follow_the_distribution_at_the_temperature():
 )
 def test_samples_follow_the_distribution_that_transformers_cuts(given, loaded):
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 1.5, 0.4]]).repeat(4000, 1)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(4000)]
-    sampler = policy.decoding._SampleByRow(0.8, generators, Sampling(**given))
-    shares = torch.bincount(sampler(NOTHING, logits).argmax(-1), minlength=6) / 4000  # type: ignore[arg-type]
+    drawn = torch.rand(4000, generator=torch.Generator().manual_seed(0))
+    chosen = Sampler(0.8, Sampling(**given)).choose(logits, drawn)
+    shares = torch.bincount(chosen, minlength=6) / 4000
     settings: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 0, "top_p": 1.0} | given
     theirs = loaded.model._get_logits_processor(GenerationConfig(**settings), input_ids_seq_length=1, device="cpu")
     expected = torch.softmax(theirs(NOTHING, logits[:1]), -1)[0]
