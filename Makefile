@@ -38,9 +38,10 @@ lint: install  ## check style and types
 lab: install  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks
 
-bench: install  ## measure the speed of rewards, generation and the sandbox
+bench: install  ## measure the speed of rewards, generation, training and the sandbox
 	@$(BIN)/python benchmarks/rewards.py
 	@$(BIN)/python benchmarks/generation.py
+	@$(BIN)/python benchmarks/training.py
 	@$(BIN)/python benchmarks/sandbox.py
 
 seeds: install  ## after `make reproduce`: train two more seeds and compare: ARGS="--seeds 0 1 2 3 4"

@@ -298,6 +298,7 @@ class Batch:
             self.written[row].append(tokens[row])
             if tokens[row] in self.ends or len(self.written[row]) == self.limit:
                 owner, self.owner[row] = self.owner[row], None
+                self.position[row] = 0  # the row is computed on until it is taken, within the model's positions
                 assert owner is not None
                 yield owner, self.written[row]
 

@@ -53,7 +53,7 @@ class Sampler:
         weights = torch.softmax(scores, dim=-1)
         weights = torch.nn.functional.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
         block, left = _passed(weights.sum(-1), drawn)
-        token, _ = _passed(weights[torch.arange(len(weights)), block], left)
+        token, _ = _passed(weights[torch.arange(len(weights), device=weights.device), block], left)
         return block * BLOCK + token
 
 

@@ -213,12 +213,17 @@ def test_free_rows_are_taken_by_the_next_prompts():
     current, prompts = ours("llama"), texts(*range(1, 11), beginning=3)
     alone = [greedy(current, [prompt], batch_size=1)[0] for prompt in prompts]
     assert len({len(ids) for ids in alone}) > 2
-    steps = []
-    hook = current.model.lm_head.register_forward_hook(lambda _, inputs, __: steps.append(len(inputs[0])))
+    steps, positions = [], []
+    current.model.lm_head.register_forward_hook(lambda _, inputs, __: steps.append(len(inputs[0])))
+    current.model.model.register_forward_pre_hook(
+        lambda _, inputs, given: positions.append(given["position_ids"].max()) if "position_ids" in given else None,
+        with_kwargs=True,
+    )
     assert greedy(current, prompts, batch_size=3) == alone
-    hook.remove()
     assert max(steps) == 3
     assert sum(steps) < 1.2 * sum(map(len, alone))
+    assert greedy(current, prompts, batch_size=8) == alone
+    assert max(positions) <= max(len(prompt.split()) + len(ids) for prompt, ids in zip(prompts, alone, strict=True))
 
 
 @pytest.mark.parametrize("ends", [None, 2, [2, 3]])

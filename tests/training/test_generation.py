@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import evaluation, policy, runs, tasks, training
+from grpo_utils.policy.batching import Batch
 from grpo_utils.sandbox import Sandbox
 
 STAND_IN = Path(__file__).parents[1] / "policy" / "vllm_stand_in.py"
@@ -236,10 +237,12 @@ def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_mo
     ids, _, _ = trainer._tokenize_prompts([chat])
     assert trainer.processing_class.decode(ids[0]).endswith("<think></think>") == bool(template)
     asked = []
-    monkeypatch.setattr(policy.decoding, "_sampled", lambda current, tokens: policy.Sampled("", tokens, True))
-    monkeypatch.setattr(
-        policy.decoding, "_generate_batch", lambda current, rows, *rest: asked.append(rows) or [[0]] * len(rows)
-    )
+
+    def write(self: Batch, order: list[int]) -> list[tuple[int, list[int]]]:
+        asked.append([self.ids[i] for i in order])
+        return [(i, [0]) for i in order]
+
+    monkeypatch.setattr(Batch, "write", lambda self, order: iter(write(self, order)))
     assert training.coupled([chat], trainer)["prompt_ids"] == ids
     current = policy.Policy(trainer.model, trainer.processing_class)
     evaluation.evaluate_policy(current, recipe, [task], [], 0, sandbox, "")
