@@ -9,8 +9,8 @@ from transformers.cache_utils import DynamicLayer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
-from grpo_utils.policy.batching import layer_kinds
-from grpo_utils.policy.cpu import Branches
+from grpo_utils.policy.batching import layer_kinds, without_adapter
+from grpo_utils.policy.cpu import ATTENTION, Branches
 
 TOKENS_AT_ONCE = 2048  # of one forward pass: attention grows with the square
 
@@ -54,7 +54,7 @@ class SharedPromptTrainer(GRPOTrainer):
         for i, (prompt, _) in enumerate(rows):
             groups.setdefault(tuple(prompt.tolist()), []).append(i)
         shares = len(groups) <= len(rows) / 2 and any(len(completion) for _, completion in rows)
-        shares = shares and layer_kinds(self.accelerator.unwrap_model(model)) == {DynamicLayer}  # no window
+        shares = shares and _can_share(self.accelerator.unwrap_model(model))
         if compute_aux_loss or not shares or any(one is not None for one in more.values()):
             return super()._get_per_token_logps_and_entropies(
                 model,
@@ -90,6 +90,12 @@ class SharedPromptTrainer(GRPOTrainer):
             return torch.zeros(len(rows), logits_to_keep).index_put((row, column), torch.cat(values))
 
         return spread(logps), spread(entropies) if compute_entropy else None, None
+
+
+def _can_share(model: Any) -> bool:
+    """Whether all that a token sees is what the mask says, in every layer."""
+    attention = without_adapter(model).config._attn_implementation
+    return attention == ATTENTION and layer_kinds(model) == {DynamicLayer}  # no windows
 
 
 def _sorted_by_prompt(batches: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
