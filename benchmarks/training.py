@@ -101,6 +101,8 @@ def run_side(side: str, folder: Path, steps: int, model: str | None, code: Path)
 
 def main() -> None:
     """Compares, prints the table and writes it."""
+    from grpo_utils import runs
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="another checkout of this repository")
     parser.add_argument("--model", help="a model's folder, in the place of the recipe's")
@@ -138,7 +140,8 @@ def main() -> None:
         seconds = median(one["seconds"])
         tokens, peak = median(one["tokens"]), max(one["peak"])
         lines.append(f"| {name} | {seconds:.1f} | {tokens:.0f} | {peak:.0f} MB | {seconds / first:.2f} |")
-    RESULTS.with_stem(RESULTS.stem + ("-large" if asked.model else "")).write_text("\n".join(lines) + "\n")
+    name = f"training-{Path(asked.model).name}" if asked.model else "training"
+    runs.write_file(RESULTS.with_stem(name), "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 
 

@@ -78,7 +78,7 @@ def attention(
     position_bias: torch.Tensor | None = None,
     shared: Sequence[KeysAndValues] | None = None,
     seen: dict[int, KeysAndValues] | None = None,
-    branches: "Branches | None" = None,
+    branches: Branches | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' sdpa, and for one new token the same without repeating the keys of grouped queries.
