@@ -13,18 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils import policy
 from grpo_utils.policy import batching, cpu
 
 # import gone
 from grpo_utils.runs import Sampling
-from grpo_utils.training.shared_prompts import SharedPromptTrainer
 
 WINDOW, WORDS = 16, 64
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 5, "eos_token_id": 1}
@@ -153,26 +150,6 @@ def test_a_batch_is_what_transformers_writes_alone(family, least, spare, monkeyp
         assert len({token for ids in expected for token in ids}) > 3, "all say the same: the comparison shows nothing"
         assert greedy(current, prompts * 2, batch_size=4) == expected * 2
         assert [greedy(current, [prompt], batch_size=1)[0] for prompt in prompts] == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_computed_once_for_its_group_gives_the_log_probabilities_of_trl(family):
-    current = ours(family).model
-    ids, mask = torch.randint(5, WORDS, (6, 24)), torch.ones(6, 24, dtype=torch.long)
-    padding = 0 if family == "gpt2" else 5  # TRL gives GPT-2 no positions, which then counts the padding
-    for rows, begin in ((slice(0, 4), 0), (slice(4, 6), padding)):
-        ids[rows, :14], mask[rows, :begin] = ids[rows.start, :14].clone(), 0
-    for row, length in enumerate((10, 3, 1, 7, 0, 5)):
-        mask[row, 14 + length :] = 0
-    found = []
-    for kind in (GRPOTrainer, SharedPromptTrainer):
-        trainer: Any = object.__new__(kind)
-        trainer.use_liger_kernel, trainer._entropy_bonus_enabled, trainer.temperature = False, False, 0.8
-        trainer.model_kwarg_keys, trainer.accelerator = {"logits_to_keep"}, Accelerator(cpu=True)
-        with torch.no_grad():
-            found.append(trainer._get_per_token_logps_and_entropies(current, ids, mask, 10)[0])
-    kept = mask[:, 14:].bool()
-    torch.testing.assert_close(found[1][kept], found[0][kept], rtol=1e-3, atol=1e-3)
 
 
 def test_families_that_transformers_must_serve_are_said_once_with_what_it_costs():

@@ -13,6 +13,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from grpo_utils.policy import cpu
 from grpo_utils.training import shared_prompts
 from grpo_utils.training.shared_prompts import SharedPromptTrainer
+from tests.policy.test_families import FAMILIES, ours
+from tests.policy.test_families import WORDS as FAMILY_WORDS
 
 WORDS = 300
 
@@ -136,3 +138,21 @@ def test_groups_stay_together_within_an_optimiser_step_and_rows_stay_whole(monke
             for prompt, advantage, text in zip(one["prompt_ids"], one["advantages"], one["texts"], strict=True):
                 i = int(advantage)
                 assert (prompts[i], "abcdefgh"[i]) == (prompt, text)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_computed_once_for_its_group_gives_the_log_probabilities_of_trl(family):
+    current = ours(family).model
+    ids, mask = torch.randint(5, FAMILY_WORDS, (6, 24)), torch.ones(6, 24, dtype=torch.long)
+    padding = 0 if family == "gpt2" else 5  # TRL gives GPT-2 no positions, which then counts the padding
+    for rows, begin in ((slice(0, 4), 0), (slice(4, 6), padding)):
+        ids[rows, :14], mask[rows, :begin] = ids[rows.start, :14].clone(), 0
+    for row, length in enumerate((10, 3, 1, 7, 0, 5)):
+        mask[row, 14 + length :] = 0
+    found = []
+    for kind in (GRPOTrainer, SharedPromptTrainer):
+        trainer = a_trainer(kind)
+        with torch.no_grad():
+            found.append(trainer._get_per_token_logps_and_entropies(current, ids, mask, 10)[0])
+    kept = mask[:, 14:].bool()
+    torch.testing.assert_close(found[1][kept], found[0][kept], rtol=1e-3, atol=1e-3)
