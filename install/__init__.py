@@ -71,14 +71,15 @@ def install(locks: "list[Path]") -> None:
     if uv and (not pip_is_configured or is_configured_uv()):  # uv does not read what pip was told
         # where several indexes are configured, all are asked, as pip does
         command = [uv, "pip", "install", "--quiet", "--python", python, "--index-strategy", "unsafe-best-match"]
-        command += ["--compile-bytecode"]  # as pip does
         configured = is_configured_uv()
     else:
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
         configured = pip_is_configured
     run([*command, *torch_arguments(locks[0], configured)])
     run([*command, "--no-deps", *(word for lock in locks for word in ("--requirement", str(lock)))])
     run([*command, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
+    # pip would do it on one core; what does not compile, such as templates, is not meant to
+    subprocess.call([python, "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib")])
 
 
 def torch_arguments(lock: Path, configured: bool) -> "list[str]":
