@@ -17,13 +17,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parents[1]
 RESULTS = HERE / "benchmarks" / "results" / "generation.md"
-BATCH, TOKENS, SHOTS = 64, 96, (0, 3)
+BATCH, TOKENS = 64, 96
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -147,13 +147,13 @@ def _product(rows: int, inner: int, outer: int) -> float:
     return seconds(once, repeats=7) / copies
 
 
-def compare_sides(model: str, against: Path | None) -> list[str]:
+def compare_sides(model: str, against: Path | None, every: Sequence[int]) -> list[str]:
     """Rows of the table: the better of two rounds, in which the sides take turns."""
     sides = {"ours": ("ours", HERE), "plain transformers": ("plain", HERE)}
     if against:
         sides[f"`{against.name}`"] = ("ours", against.resolve())
     rows = []
-    for shots in SHOTS:
+    for shots in every:
         taken: dict[str, list[list[float]]] = {name: [] for name in sides}
         for _ in range(2):
             for name, (side, code) in sides.items():
@@ -213,6 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="another checkout of this repository")
     parser.add_argument("--model", default="", help="a model's folder, in the place of the recipe's")
+    parser.add_argument("--shots", type=int, nargs="+", default=[0, 3], help="worked examples in the prompt")
     asked = parser.parse_args()
     name = Path(asked.model).name if asked.model else recipe_of("").model.name
     lines = [
@@ -220,7 +221,7 @@ def main() -> None:
         "",
         "| prompt | what | seconds | tokens a second | times ours | peak memory |",
         "|---|---|---|---|---|---|",
-        *compare_sides(asked.model, asked.against),
+        *compare_sides(asked.model, asked.against, asked.shots),
     ]
     if not asked.model:
         lines += ["", "| compared | short spin | other | other / short |", "|---|---|---|---|", *compare_spin()]

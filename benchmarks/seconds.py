@@ -53,7 +53,7 @@ PARTS = {
 def part_of(stack: str) -> str:
     """The part that a stack of py-spy (`function (file);function (file);...`, the outermost first) belongs to.
 
-    >>> part_of("InteractiveShell.run_code (IPython/x.py);load (a.py);_find_and_load (<frozen importlib._bootstrap>);<module> (b.py)")
+    >>> part_of("<module> (cell.py);load (a.py);_find_and_load (<frozen importlib._bootstrap>);<module> (b.py)")
     'imports'
     """
     return next(part for part, pattern in PARTS.items() if re.search(pattern, stack))
@@ -116,7 +116,7 @@ def main() -> None:
             found[path.name[:2]] = run_chapter(path.name[:2], ["--recipe", asked.recipe], Path(folder))
             print(path.stem, found[path.name[:2]], flush=True)
     lines = [
-        f"`python benchmarks/seconds.py --recipe {asked.recipe}`: wall-clock seconds by chapter, {RATE} samples a second.",
+        f"`python benchmarks/seconds.py --recipe {asked.recipe}`: wall-clock seconds by chapter.",
         "",
         f"| part | {' | '.join(found)} | all | share |",
         "|---|" + "---|" * (len(found) + 2),
@@ -126,7 +126,8 @@ def main() -> None:
     rows["papermill, and the kernel's start and end"] = [wall - seconds.total() for wall, seconds, _ in found.values()]
     rows["**all**"] = [wall for wall, _, _ in found.values()]
     for part, taken in rows.items():
-        lines.append(f"| {part} | {' | '.join(f'{one:.0f}' for one in taken)} | {sum(taken):.0f} | {sum(taken) / total:.0%} |")
+        seconds = " | ".join(f"{one:.0f}" for one in taken)
+        lines.append(f"| {part} | {seconds} | {sum(taken):.0f} | {sum(taken) / total:.0%} |")
     peaks = " | ".join(f"{peak:.0f}" for _, _, peak in found.values())
     lines.append(f"| peak memory of all processes, MB | {peaks} | {max(peak for _, _, peak in found.values()):.0f} | |")
     runs.write_file(RESULTS, "\n".join(lines) + "\n")
