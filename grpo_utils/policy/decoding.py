@@ -4,7 +4,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from grpo_utils.tasks import Message
 from .batching import Batch, Prefix, without_adapter
 from .cpu import packed_weights
 from .loading import ModelError, Policy
+from .parts import Written, count_parts, deal_parts, one_thread, write_parts
 from .sampling import Sampler, random_numbers
 
 ChatOrText = str | Sequence[Message]
@@ -66,7 +67,7 @@ def generate_completions(
         seeds: for each prompt the seed of its own random numbers, or None for greedy decoding.
         temperature: of the sampled ones.
         max_new_tokens: tokens after which a completion is cut off.
-        batch_size: completions that are written beside each other.
+        batch_size: completions that are written beside each other, in equal parts on up to four CPU cores.
         sampling: what else decides what is asked and drawn; a recipe's is `recipe.sampling`.
         on_batch: called with the positions and the completions of every `batch_size` that have ended.
 
@@ -79,14 +80,19 @@ def generate_completions(
     drawn = [random_numbers(seed, max_new_tokens) for seed in seeds]
     sampler = Sampler(temperature, sampling)
     results: dict[int, Sampled] = {}
-    with torch.inference_mode(), packed_weights(policy.model):
+    number = count_parts(policy.model, len(ids))
+    parts, rows = deal_parts(ids, order, number), -(-min(batch_size, len(ids)) // number)
+    with torch.inference_mode(), one_thread() if number > 1 else nullcontext(), packed_weights(policy.model):
         prefix = Prefix.of(policy.model, ids)
-        if prefix:
-            size = min(batch_size, len(ids))
-            written = Batch(policy.model, prefix, ids, drawn, sampler, _end_ids(policy), size).write(order)
-        else:
+        if prefix is None:
             _warn_of_plain(policy.model)
-            written = _write_plainly(policy, ids, drawn, sampler, order, batch_size)
+
+        def write(part: list[int]) -> Written:
+            if prefix is None:
+                return _write_plainly(policy, ids, drawn, sampler, part, rows)
+            return Batch(policy.model, prefix, ids, drawn, sampler, _end_ids(policy), rows).write(part)
+
+        written = write_parts(write, parts)
         while ended := list(itertools.islice(written, batch_size)):
             positions = [i for i, _ in ended]
             completions = [_sampled(policy, tokens) for _, tokens in ended]
