@@ -44,6 +44,11 @@ def in_own_process(*arguments: str, code: Path = HERE, **variables: str) -> list
     return json.loads(subprocess.check_output(command, env=environment, text=True).splitlines()[-1])
 
 
+def commit_of(folder: Path) -> str:
+    """Which commit a checkout is at."""
+    return subprocess.check_output(["git", "-C", folder, "rev-parse", "--short", "HEAD"], text=True).strip()
+
+
 # ------------------------------------------------------------------------------------------------- ours against plain
 
 
@@ -151,7 +156,7 @@ def compare_sides(model: str, against: Path | None, every: Sequence[int]) -> lis
     """Rows of the table: the better of two rounds, in which the sides take turns."""
     sides = {"ours": ("ours", HERE), "plain transformers": ("plain", HERE)}
     if against:
-        sides[f"`{against.name}`"] = ("ours", against.resolve())
+        sides[commit_of(against)] = ("ours", against.resolve())
     rows = []
     for shots in every:
         taken: dict[str, list[list[float]]] = {name: [] for name in sides}

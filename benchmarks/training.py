@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from generation import commit_of
+
 RESULTS = Path(__file__).parent / "results" / "training.md"
 HERE = Path(__file__).parents[1]
 
@@ -115,7 +117,7 @@ def main() -> None:
         return
     sides: dict[str, tuple[str, Path]] = {"grpo train": ("ours", HERE), "TRL's own trainer": ("trl", HERE)}
     if asked.against:
-        sides[f"`{asked.against.name}`"] = ("ours", asked.against.resolve())
+        sides[commit_of(asked.against)] = ("ours", asked.against.resolve())
     found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "tokens": [], "peak": []} for name in sides}
     with tempfile.TemporaryDirectory() as start:
         command = [sys.executable, __file__, "--side", "warm", "--folder", start, "--steps", str(asked.steps)]
