@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,9 +59,9 @@ def part_of(stack: str) -> str:
     return next(part for part, pattern in PARTS.items() if re.search(pattern, stack))
 
 
-def sampled(folded: Path) -> Counter[str]:
+def sampled(folded: Path) -> dict[str, float]:
     """Seconds by part in py-spy's raw output, of the thread that runs the notebook's cells."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for line in folded.read_text(encoding="utf-8").splitlines():
         stack, _, count = line.rpartition(" ")
         if NOTEBOOK in stack and stack.count("process ") == 2:  # the chain and its kernel; the sandbox has its own
@@ -88,7 +88,7 @@ class Watch(threading.Thread):
             time.sleep(1)
 
 
-def run_chapter(number: str, arguments: Sequence[str], folder: Path) -> tuple[float, Counter[str], float]:
+def run_chapter(number: str, arguments: Sequence[str], folder: Path) -> tuple[float, dict[str, float], float]:
     """Wall-clock seconds of one chapter, what was sampled, and its peak memory in MB."""
     folded = folder / f"{number}.txt"
     grpo = [sys.executable, "-m", "grpo_utils", "reproduce", "--only", number, *arguments]
@@ -123,7 +123,9 @@ def main() -> None:
     ]
     total = sum(wall for wall, _, _ in found.values())
     rows = {part: [seconds[part] for _, seconds, _ in found.values()] for part in PARTS}
-    rows["papermill, and the kernel's start and end"] = [wall - seconds.total() for wall, seconds, _ in found.values()]
+    rows["papermill, and the kernel's start and end"] = [
+        wall - sum(seconds.values()) for wall, seconds, _ in found.values()
+    ]
     rows["**all**"] = [wall for wall, _, _ in found.values()]
     for part, taken in rows.items():
         seconds = " | ".join(f"{one:.0f}" for one in taken)

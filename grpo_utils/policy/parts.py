@@ -12,13 +12,13 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import torch
 
-Written = Iterator[tuple[int, list[int]]]
+Written = Iterator[tuple[int, list[int]]]  # positions and token ids
 CORES = 4  # up to so many each have a process; more are better used together
 LEAST = 8  # completions that are worth a process
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -57,7 +57,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def write_parts(write: Callable[[list[int]], Written], parts: Sequence[list[int]]) -> Written:
+def write_parts(
+    write: Callable[[list[int]], Written], parts: Sequence[list[int]]
+) -> Generator[tuple[int, list[int]], None, None]:
     """Yields what `write` yields for every part, the first of which is written here and the others beside it.
 
     Raises:

@@ -179,8 +179,8 @@ def test_make_install_from_an_empty_folder_to_a_changed_lock(project, indexes, m
 def stand_in(uv: Path) -> None:
     """Writes a uv that insists on the options of `install` and lets pip install."""
     uv.write_text(
-        '#!/bin/sh\n[ "$1 $2 $3 $4 $6 $7 $8" = "pip install --quiet --python --index-strategy unsafe-best-match '
-        '--compile-bytecode" ] || exit 9\necho "uv installs"\npython=$5\nshift 8\n'
+        '#!/bin/sh\n[ "$1 $2 $3 $4 $6 $7" = "pip install --quiet --python --index-strategy unsafe-best-match" ] '
+        '|| exit 9\necho "uv installs"\npython=$5\nshift 7\n'
         'exec "$python" -m pip install --quiet "$@"\n'
     )
     uv.chmod(0o755)
