@@ -40,7 +40,7 @@ PARTS = {
     "decoding: sampling": r"choose \(grpo_utils",
     "decoding: the rest": r"generate_completions \(grpo_utils",
     "sandbox": r"\(grpo_utils/sandbox",
-    "training: backward": r"backward \(torch|_run_backward|run_backward",
+    "training: backward": r"backward \(torch|run_backward",
     "training: forward and loss": r"compute_loss \(|_get_per_token_logps",
     "training: optimiser": r"step \(torch/optim|clip_grad",
     "tokenizing": r"\(transformers/tokenization|apply_chat_template",
@@ -78,14 +78,22 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while psutil.pid_exists(self.pid):
-            total = 0
-            for process in [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]:
-                try:
-                    total += process.memory_full_info().pss
-                except psutil.Error:  # ended meanwhile, or a candidate in a jail of another user
-                    continue
-            self.peak = max(self.peak, total / 2**20)
+            self.peak = max(self.peak, sum(map(_shared_once, _family(self.pid))) / 2**20)
             time.sleep(1)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:  # ended meanwhile
+        return []
+
+
+def _shared_once(process: psutil.Process) -> int:
+    try:
+        return process.memory_full_info().pss
+    except psutil.Error:  # ended meanwhile, or a candidate in a jail of another user
+        return 0
 
 
 def run_chapter(number: str, arguments: Sequence[str], folder: Path) -> tuple[float, dict[str, float], float]:

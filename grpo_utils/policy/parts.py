@@ -67,12 +67,16 @@ def write_parts(
     """
     others: list[tuple[int, BinaryIO]] = []
     try:
-        others += [_fork(write, part) for part in parts[1:]]
+        for part in parts[1:]:  # one by one: where the second cannot be started, the first must be ended
+            others.append(_fork(write, part))
         yield from write(parts[0])
         for pid, answer in others:
             content = answer.read()
             if not content:
-                raise RuntimeError(f"process {pid}, which wrote a part of the completions, has died")
+                raise RuntimeError(
+                    f"Process {pid}, which wrote a part of the completions, has died: what it printed says why. If it "
+                    "printed nothing, it was ended, perhaps for lack of memory; a smaller batch needs less."
+                )
             yield from pickle.loads(content)
     finally:
         for pid, answer in others:

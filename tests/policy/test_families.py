@@ -19,8 +19,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from grpo_utils import policy
 from grpo_utils.policy import batching, cpu
-
-# import gone
 from grpo_utils.runs import Sampling
 
 WINDOW, WORDS = 16, 64
