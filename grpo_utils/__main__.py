@@ -12,7 +12,7 @@ import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -188,6 +188,10 @@ def export(
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder in checkpoints/; default: the one chosen on validation.")
     ] = None,
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"] | None,
+        typer.Option(help="Of the exported weights; default: the recipe's."),
+    ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="USER/MODEL", help="Upload it to this repository, private at first.")
     ] = None,
@@ -201,7 +205,10 @@ def export(
     if not checkpoint:
         runs.need_file(folder / "results.csv", "05_checkpoint_evaluation")
         checkpoint = evaluation.choose_checkpoint(evaluation.load_records(folder), chosen.prompt.shots)
-    merged = exports.merge_adapter(chosen, folder, checkpoint)
+    merged, share = exports.merge_adapter(chosen, folder, checkpoint, dtype)
+    print(f"rounded to {dtype or chosen.model.dtype}, the weights keep {share:.1%} of what training changed")
+    if share < 0.95:
+        print("--dtype float32 keeps all of it, in twice the size")
     print(f"{merged}: use it as model.name, or with transformers' from_pretrained")
     if push:
         print(exports.push_model(merged, push))

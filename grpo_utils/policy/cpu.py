@@ -1,9 +1,9 @@
-"""What makes a policy fast on a CPU, with the same numbers: attention, packed weights, the output head, memory."""
+"""What makes a policy fast on a CPU: attention, packed weights, the output head, memory."""
 
 import ctypes
 import functools
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -136,29 +136,25 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 @contextmanager
 def packed_weights(model: torch.nn.Module) -> Iterator[None]:
-    """In the block, products with a model's bfloat16 weights read copies of these, in the order in which they are read.
+    """In the block, products with a model's weights read copies of these, in the order in which they are read.
 
-    That order is oneDNN's: otherwise it makes it anew for every product. An adapter is added to the copies, so that it
-    costs nothing; the sum is rounded to bfloat16, as in an exported model. What changes a weight in the block is not
-    seen. For inference alone.
+    That order is oneDNN's: otherwise it makes it anew for every product. To weights in float32 an adapter is added, so
+    that it costs nothing. In bfloat16 that sum would be rounded, and of a small update most would be lost: there A and
+    B stay apart, as in training, two thin products whose result enters the sums of the large one before they are
+    rounded. What changes a weight in the block is not seen. For inference alone.
     """
     packed: list[Any] = []
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        modules: list[Any] = list(model.modules())  # a layer with an adapter comes before the layer in it
-        for module in modules:
-            has_adapter = type(module) is LoraLinear and not (module.merged or module.disable_adapters)
-            has_adapter = has_adapter and not len(module.lora_variant)
-            layer = module.get_base_layer() if has_adapter else module
-            if type(layer) is not torch.nn.Linear or layer in packed or layer.weight.device.type != "cpu":
-                continue
-            weight = layer.weight.detach()
-            if weight.dtype != torch.bfloat16:
-                continue
-            if has_adapter:
-                deltas = [module.get_delta_weight(name) for name in module.active_adapters if name in module.lora_A]
-                weight = sum(deltas, weight.float()).to(weight.dtype)
-            copy = torch.ops.mkldnn._reorder_linear_weight(weight)
-            vars(module)["forward"] = functools.partial(_packed_product, copy, layer.bias)
+    dtypes = [torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported()]
+    modules: list[Any] = list(model.modules())  # a layer with an adapter comes before the layer in it
+    for module in modules:
+        has_adapter = type(module) is LoraLinear and not (module.merged or module.disable_adapters)
+        has_adapter = has_adapter and not len(module.lora_variant)
+        layer = module.get_base_layer() if has_adapter else module
+        if type(layer) is not torch.nn.Linear or layer in packed or layer.weight.device.type != "cpu":
+            continue
+        if layer.weight.dtype in dtypes:
+            active = [name for name in module.active_adapters if name in module.lora_A] if has_adapter else []
+            vars(module)["forward"] = _packed_forward(layer, module, active)
             packed += [module, layer]
     try:
         yield
@@ -167,8 +163,29 @@ def packed_weights(model: torch.nn.Module) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
+def _packed_forward(layer: torch.nn.Linear, lora: Any, active: Sequence[str]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns what computes the product of a layer and of the active adapters of its `LoraLinear`."""
+    weight, pack = layer.weight.detach(), torch.ops.mkldnn._reorder_linear_weight
+    if weight.dtype == torch.float32 or not active:
+        merged = sum((lora.get_delta_weight(name) for name in active), weight)
+        return functools.partial(_product, pack(merged), layer.bias)
+    thin = (
+        torch.cat([lora.lora_A[name].weight for name in active]),
+        torch.cat([lora.lora_B[name].weight * lora.scaling[name] for name in active], dim=1),
+    )
+    read, write = (pack(one.detach().to(weight.dtype)) for one in thin)
+    return functools.partial(_product_with_update, pack(weight), layer.bias, read, write)
+
+
+def _product(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def _product_with_update(
+    weight: torch.Tensor, bias: torch.Tensor | None, read: torch.Tensor, write: torch.Tensor, inputs: torch.Tensor
+) -> torch.Tensor:
+    update = _product(write, None, _product(read, None, inputs))
+    return torch.ops.mkldnn._linear_pointwise.binary(inputs, update, weight, bias, "add")
 
 
 def prepare(model: PreTrainedModel) -> None:

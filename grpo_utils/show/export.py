@@ -5,22 +5,27 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import torch
 from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_utils import policy, runs, tasks
 from grpo_utils.runs import Recipe, UserError
 
 
-def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
+def merge_adapter(recipe: Recipe, run: Path, checkpoint: str, dtype: str | None = None) -> tuple[Path, float]:
     """Adds a checkpoint's adapter to the weights of its base, and saves model, tokenizer and card.
 
-    The merged weights have the recipe's `dtype`, also where training held the base in 4 bits.
+    The sum is made in float32 and rounded once to `dtype`, by default the recipe's, also where training held the base
+    in 4 bits. Rounding loses entries of the update below half a unit in the weight's last place.
 
     Returns:
-        The folder `run/export/<checkpoint>`, which `from_pretrained` and a recipe's `model.name` take.
+        The folder `run/export/<checkpoint>`, which `from_pretrained` and a recipe's `model.name` take, and the share of
+        the update that the rounded weights keep (see `merge_rounded`).
 
     Raises:
         RunError: there is no such checkpoint.
@@ -30,7 +35,8 @@ def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
     policy.identify_adapter(adapter, policy.identify_base(recipe.model))
     whole = recipe.model.model_copy(update={"load_in_4bit": False})
     base = policy.load_policy(recipe.model_copy(update={"model": whole}))
-    merged = PeftModel.from_pretrained(base.model, adapter).merge_and_unload()
+    base.model.to(getattr(torch, dtype or recipe.model.dtype))
+    merged, share = merge_rounded(PeftModel.from_pretrained(base.model, adapter))
     folder = run / "export" / checkpoint
     partial = folder.with_name(f"{checkpoint}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -38,7 +44,26 @@ def merge_adapter(recipe: Recipe, run: Path, checkpoint: str) -> Path:
     base.tokenizer.save_pretrained(partial)
     model_card(recipe, run, checkpoint).save(partial / "README.md")
     shutil.rmtree(folder, ignore_errors=True)
-    return partial.rename(folder)
+    return partial.rename(folder), share
+
+
+def merge_rounded(model: Any) -> tuple[Any, float]:
+    """Adds the active adapter of a PEFT model to its weights, layer by layer in float32, and rounds once.
+
+    Returns:
+        The model without PEFT, and the share of the update that is kept: the projection of what the weights changed by
+        on what they should have, 1 where nothing is lost (or there is no update).
+    """
+    kept = wanted = 0.0
+    for layer in [module for module in model.modules() if isinstance(module, BaseTunerLayer)]:
+        weight: Any = layer.get_base_layer().weight
+        before = weight.data
+        weight.data = before.float()
+        layer.merge()
+        update, weight.data = weight.data - before.float(), weight.data.to(before.dtype)
+        kept += float(((weight.data.float() - before.float()) * update).sum())
+        wanted += float(update.square().sum())
+    return model.unload(), kept / wanted if wanted else 1.0
 
 
 def model_card(recipe: Recipe, run: Path, checkpoint: str) -> ModelCard:

@@ -1,11 +1,13 @@
 """Export: the merged model answers as base and adapter do, and its card carries the right table or none."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from grpo_utils import policy, runs
 from grpo_utils.runs import UserError
@@ -28,7 +30,8 @@ def trained(tiny_model):
 
 def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
     recipe, run = trained
-    folder = export.merge_adapter(recipe, run, "checkpoint-2")
+    folder, share = export.merge_adapter(recipe, run, "checkpoint-2")
+    assert share == pytest.approx(1)
     base, merged = (
         policy.load_policy(recipe),
         policy.load_policy(runs.load_recipe("smoke-code", {"model": {"name": str(folder), "dtype": "float32"}})),
@@ -40,6 +43,29 @@ def test_the_merged_model_is_base_plus_adapter_and_not_the_base(trained):
             expected = current.model(tokens).logits
     assert torch.allclose(after, expected, atol=1e-5)
     assert not torch.allclose(after, before, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [(None, 0.0, 0.9), ("float32", 0.999, 1.001)])
+def test_export_says_what_rounding_leaves_of_a_small_update(trained, dtype, least, most):
+    recipe, run = trained
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "bfloat16"})})
+    path = run / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors"
+    save_file({name: one * (2e-4 if "lora_B" in name else 1) for name, one in load_file(path).items()}, path)
+    folder, share = export.merge_adapter(recipe, run, "checkpoint-2", dtype)
+    assert least < share < most
+    # the same from the files alone
+    adapter, exported = load_file(path), load_file(folder / "model.safetensors")
+    original = load_file(Path(recipe.model.name) / "model.safetensors")
+    changes = [
+        (original[name].to(torch.bfloat16).float(), exported[name].float(), 2 * adapter[f"{lora}.lora_B.weight"] @ a)
+        for key, a in adapter.items()
+        for lora in [key.removesuffix(".lora_A.weight")]
+        for name in [f"{lora.removeprefix('base_model.model.')}.weight"]
+        if lora != key
+    ]
+    assert len(changes) == 4  # two layers, q and v
+    kept = sum(((after - before) * update).sum() for before, after, update in changes)
+    assert share == pytest.approx(float(kept / sum(update.square().sum() for _, _, update in changes)), abs=1e-3)
 
 
 @pytest.mark.parametrize(("checkpoint", "shown"), [("checkpoint-2", True), ("checkpoint-20", False)])
