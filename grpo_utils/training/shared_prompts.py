@@ -1,11 +1,13 @@
 """TRL's trainer for a CPU, where a prompt is computed once for all completions of its group."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicLayer
+from trl.models.utils import _ForwardRedirection
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
@@ -13,6 +15,8 @@ from grpo_utils.policy.batching import layer_kinds, without_adapter
 from grpo_utils.policy.cpu import ATTENTION, Branches
 
 TOKENS_AT_ONCE = 2048  # of one forward pass: attention grows with the square
+# the losses that are the same sum over an optimiser step's rows, whichever of them are in a micro-batch together
+SUMS = ("grpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
 
 class SharedPromptTrainer(GRPOTrainer):
@@ -23,16 +27,30 @@ class SharedPromptTrainer(GRPOTrainer):
     """
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with the completions of a group in one micro-batch as far as they enter the same optimiser step."""
+        """TRL's, with the completions of a group in one micro-batch as far as they enter the same optimiser step.
+
+        Where a loss is normalised or chosen within a micro-batch, the rows stay where TRL has put them.
+        """
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is before or self._buffered_inputs is None:
+        by_batch = self.loss_type not in SUMS or self.top_entropy_quantile < 1
+        by_batch = by_batch or self._entropy_bonus_enabled or self.aux_loss_enabled
+        if by_batch or self._buffered_inputs is before or self._buffered_inputs is None:
             return inputs
-        together, sorted_batches = self.args.gradient_accumulation_steps, []
+        # so many micro-batches never lie on both sides of an optimiser step or of a generation
+        together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)  # type: ignore[attr-defined]
+        sorted_batches = []
         for first in range(0, len(self._buffered_inputs), together):
             sorted_batches += _sorted_by_prompt(self._buffered_inputs[first : first + together])
         self._buffered_inputs = sorted_batches
         return self._buffered_inputs[self._step % len(self._buffered_inputs)]
+
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL's, in one forward pass of what holds several processes together: how many are within is their own."""
+        inner = self.accelerator.unwrap_model(model)
+        if model is inner:
+            return super().compute_loss(model, *args, **kwargs)
+        return _ForwardRedirection()(model, inner, super().compute_loss, inner, *args, **kwargs)
 
     def _get_per_token_logps_and_entropies(  # type: ignore[override]
         self,
