@@ -4,7 +4,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,13 +92,13 @@ def generate_completions(
                 return _write_plainly(policy, ids, drawn, sampler, part, rows)
             return Batch(policy.model, prefix, ids, drawn, sampler, _end_ids(policy), rows).write(part)
 
-        written = write_parts(write, parts)
-        while ended := list(itertools.islice(written, batch_size)):
-            positions = [i for i, _ in ended]
-            completions = [_sampled(policy, tokens) for _, tokens in ended]
-            results.update(zip(positions, completions, strict=True))
-            if on_batch:
-                on_batch(positions, completions)
+        with closing(write_parts(write, parts)) as written:  # else a kept traceback would hold it open
+            while ended := list(itertools.islice(written, batch_size)):
+                positions = [i for i, _ in ended]
+                completions = [_sampled(policy, tokens) for _, tokens in ended]
+                results.update(zip(positions, completions, strict=True))
+                if on_batch:
+                    on_batch(positions, completions)
     return [results[i] for i in range(len(ids))]
 
 

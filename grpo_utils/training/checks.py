@@ -10,6 +10,7 @@ import enum
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Union
 
 import torch
@@ -23,18 +24,63 @@ from grpo_utils.tasks import DataError, Task
 from .launch import count_processes
 
 # what other blocks of a recipe decide, or this project
-ELSEWHERE = ("output_dir", "seed", "reward_weights", "report_to", "peft_type", "task_type")
+ELSEWHERE = (
+    *("output_dir", "seed", "reward_weights", "report_to", "use_cpu", "local_rank"),
+    *("peft_type", "task_type", "peft_version", "auto_mapping", "base_model_name_or_path", "inference_mode"),
+)
+# why a key has no effect or a wrong one, and what to do, and the keys; with their default values they do no harm
+NOT_HEEDED = {
+    "the trainers do not evaluate, see the block 'evaluation'": "*eval* do_* *best_model* greater_is_better "
+    "label_names include_for_metrics prediction_loss_only",
+    "the block 'model' says what is loaded, and its name may be a folder": "model_init_kwargs trust_remote_code "
+    "revision chat_template_path eos_token pad_token",
+    "nothing here reads it, remove it": "max_tool_* log_multimodal dataset_text_field dataset_kwargs use_cache "
+    "length_column_name *ref_model* restore_callback_* grpo.include_num_* grpo.average_tokens_* grpo.data_seed "
+    "grpo.label_smoothing_factor grpo.train_sampling_strategy",
+    "a stopped training goes on from its last checkpoint with all that it held, remove it": "resume_from_checkpoint "
+    "save_only_model ignore_data_skip enable_jit_checkpoint",
+    "the recipe is stored with the run, so log in to the hub instead": "hub_token",
+    "the warm start is saved once, at its end, remove it": "warm_start.save_* warm_start.push_to_hub warm_start.hub_*",
+    "evaluation or export would not follow, adapt the linear layers that lora.target_modules names": "modules_to_save "
+    "layer_replication lora_bias bias target_parameters alora_*",
+    "nothing here prepares what it needs, remove it": "lora.*_config megatron_core use_bdlora *qalora*",
+}
+# what it takes, which is another key of the block or known of this training, and the keys without effect otherwise
+ONLY_WITH = {
+    "max_steps: -1": "num_train_epochs",
+    "max_length": "truncation_mode",
+    "packing": "packing_strategy",
+    "gradient_checkpointing": "gradient_checkpointing_kwargs",
+    "a GPU": "torch_empty_cache_steps use_liger_kernel activation_offloading fp16",
+    "use_liger_kernel": "liger_kernel_config",
+    "a GPU and generation by transformers": "cache_implementation ds3_gather_for_generation use_transformers_*",
+    "use_transformers_continuous_batching": "transformers_continuous_batching_config",
+    "several processes": "fsdp* ddp_*",
+    "tracking: wandb|trackio": "run_name log_unique_prompts",
+    "tracking: trackio": "project trackio_*",
+    "push_to_hub or log_completions_hub_repo": "hub_*",
+    "optim: galore|apollo": "optim_target_modules",
+    "optim: galore|apollo|sgd|rmsprop|adagrad|ademamix|paged_ademamix|stable_adamw|adamw_anyprecision|adamw_torch_4bit"
+    "|adamw_torch_8bit": "optim_args",
+    "use_vllm": "vllm_*",
+    "vllm_mode: colocate": "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_* vllm_tensor_*",
+    "vllm_mode: server and a GPU": "vllm_server_* vllm_group_port",
+    "beta": "use_bias_correction_kl",
+    "loss_type: grpo|dr_grpo|dapo|bnpo|luspo": "epsilon delta",
+    "loss_type: grpo|dr_grpo|dapo|bnpo|luspo|cispo": "epsilon_high",
+    "loss_type: sapo": "sapo_*",
+    "loss_type: vespo": "vespo_*",
+    "loss_type: nll": "label_smoothing_factor",
+    "use_adaptive_entropy": "entropy_coef_* entropy_target",
+}
 POSITIVE = {
-    *("max_steps", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation", "num_generations_eval"),
+    *("max_steps", "num_train_epochs", "per_device_train_batch_size"),
+    *("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation"),
     *("learning_rate", "num_iterations", "logging_steps", "save_steps", "save_total_limit", "max_length"),
     *("temperature", "top_p", "repetition_penalty", "pad_to_multiple_of", "dataset_num_proc", "lora_alpha"),
     *("vllm_max_model_length", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization", "vllm_server_timeout"),
 }  # other numbers may be 0; none is negative, but where that is its default
-UP_TO_1 = {
-    *("top_p", "min_p", "vllm_gpu_memory_utilization", "label_smoothing_factor", "top_entropy_quantile"),
-    "ref_model_mixup_alpha",
-}
+UP_TO_1 = {"top_p", "min_p", "vllm_gpu_memory_utilization", "label_smoothing_factor", "top_entropy_quantile"}
 FILES = {"accelerator_config", "deepspeed", "fsdp_config"}  # these may be a path in the place of a dictionary
 BELOW_1 = {"adam_beta1", "adam_beta2", "lora_dropout"}
 CHOICES = {  # the trainers name these only when they meet another one
@@ -46,15 +92,11 @@ CHOICES = {  # the trainers name these only when they meet another one
     "grpo.vllm_model_impl": Literal["vllm", "transformers"],
     "grpo.vllm_importance_sampling_mode": Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
     "grpo.remove_unused_columns": Literal[False],  # rewards read the columns of a task
-    "grpo.sync_ref_model": Literal[False],  # TRL cannot with an adapter
     "grpo.logging_strategy": Literal["steps"],  # chapter 4 draws the log
     "grpo.save_strategy": Literal["steps"],  # chapter 5 evaluates the checkpoints
-    "grpo.eval_strategy": Literal["no"],  # ... and not the trainer
     "warm_start.loss_type": Literal["nll", "dft", "chunked_nll", None],
-    "warm_start.eval_strategy": Literal["no"],
-    "warm_start.save_strategy": Literal["no"],  # a checkpoint of it would pass for one of GRPO
-    "lora.init_lora_weights": bool  # PEFT's own type has a pattern among its choices
-    | Annotated[str, Field(pattern=r"^(gaussian|eva|olora|pissa(_niter_\d+)?|corda|loftq|orthogonal|mica)$")],
+    "lora.init_lora_weights": bool
+    | Literal["gaussian", "orthogonal", "mica"],  # others change the base or need a preparation of their own
 }
 
 
@@ -83,6 +125,26 @@ def check_block(recipe: str, block: str, settings: Mapping[str, Any], target: ty
         kind = CHOICES.get(f"{block}.{key}") or _kind(fields[key], hints[key])
         if wrong := complaint(value, kind):
             raise RecipeError(f"Key '{block}.{key}' of recipe {recipe!r} is wrong: {wrong}.")
+
+
+def check_heeded(recipe: Recipe, block: str, config: Any) -> None:
+    """Raises ValueError for a key of a block, of which `config` was made, that would have no effect or a wrong one."""
+    given, facts, gpu = getattr(recipe, block) or {}, config.to_dict(), torch.cuda.is_available()
+    if given.get("use_vllm") is False:  # who writes that knows what it switches off
+        given = {key: value for key, value in given.items() if not key.startswith("vllm_")}
+    facts |= {"tracking": recipe.tracking, "several processes": count_processes(recipe) > 1, "a GPU": gpu}
+    facts["a GPU and generation by transformers"] = gpu and not given.get("use_vllm")
+    facts["vllm_mode: server and a GPU"] = given.get("vllm_mode") == "server" and (gpu or recipe.launcher)
+    facts["push_to_hub or log_completions_hub_repo"] = facts.get("push_to_hub") or facts.get("log_completions_hub_repo")
+    for needed, names in (NOT_HEEDED | ONLY_WITH).items():
+        fact, _, values = needed.partition(": ")
+        if facts.get(needed) or (values and str(facts.get(fact)).startswith(tuple(values.split("|")))):
+            continue
+        for field in dataclasses.fields(config):
+            is_named = any(fnmatchcase(f".{block}.{field.name}", f"*.{name}") for name in names.split())
+            if is_named and given.get(field.name, field.default) != field.default:
+                why = f"is not heeded: {needed}" if needed in NOT_HEEDED else f"needs {needed}, or remove it"
+                raise ValueError(f"{block}.{field.name} {why.replace('|', ' or ')}")
 
 
 def _kind(field: "dataclasses.Field[Any]", hint: Any) -> Any:

@@ -31,7 +31,7 @@ from grpo_utils.rewards.teacher import teacher
 from grpo_utils.runs import LogEntry, Recipe, RecipeError, nearest
 from grpo_utils.tasks import Task
 
-from .checks import blaming, check_block, check_enough, check_schedule, check_tasks
+from .checks import blaming, check_block, check_enough, check_heeded, check_schedule, check_tasks
 from .generation import VllmServer, coupled, is_decoupled
 from .launch import as_one_process, launch_command, run_launched
 from .memory import count_parameters, warn_if_short
@@ -51,7 +51,7 @@ def check_arguments(recipe: Recipe) -> None:
     """Compares the recipe's blocks with what the installed versions accept and what is installed.
 
     Raises:
-        RecipeError: see `check_block`; or a block does not fit together, or something must be installed.
+        RecipeError: see `check_block` and `check_heeded`; or a block does not fit together, or something is missing.
     """
     for block, target in (("grpo", GRPOConfig), ("warm_start", SFTConfig), ("lora", LoraConfig)):
         check_block(recipe.name, block, getattr(recipe, block) or {}, target)
@@ -63,13 +63,16 @@ def check_arguments(recipe: Recipe) -> None:
     whole = as_one_process(recipe)
     with blaming(recipe, "grpo"):
         config = grpo_config(whole, Path("unused"))
+        check_heeded(recipe, "grpo", config)
         check_schedule(config)
         if config.logging_steps > config.max_steps:
             raise ValueError(f"no step is logged: logging_steps ({config.logging_steps}) must not be above max_steps.")
     with blaming(recipe, "warm_start"):
-        check_schedule(sft_config(whole, Path("unused")))
+        config = sft_config(whole, Path("unused"))
+        check_heeded(recipe, "warm_start", config)
+        check_schedule(config)
     with blaming(recipe, "lora"):
-        LoraConfig(task_type="CAUSAL_LM", **recipe.lora)
+        check_heeded(recipe, "lora", LoraConfig(task_type="CAUSAL_LM", **recipe.lora))
 
 
 def check_before_start(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoModelForCausalLM
 
 from grpo_utils import policy
@@ -72,7 +73,7 @@ def estimate_memory(recipe: Recipe, config: Any, card: float) -> Estimate:
 def count_parameters(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, int]:
     """Returns a model's parameters in all, those in layers that 4-bit loading shrinks, and those that LoRA trains.
 
-    No weight is allocated. PEFT raises a ValueError when the adapter does not fit the model's layers.
+    No weight is allocated. Raises a ValueError when the adapter does not fit the model's layers.
     """
     shape = {**lora, "init_lora_weights": False}  # some ways to begin compute with weights
     with torch.device("meta"):
@@ -81,6 +82,9 @@ def count_parameters(config: Any, lora: Mapping[str, Any]) -> tuple[int, int, in
         layers = [one for one in model.modules() if isinstance(one, torch.nn.Linear) and one is not head]
         linear = sum(one.weight.numel() for one in layers)
         adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **shape))
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if config.tie_word_embeddings and any(isinstance(one, BaseTunerLayer) for one in ends):
+        raise ValueError("the model's head is its embedding, so no export could hold an adapter of one of them")
     return total, linear, adapted.get_nb_trainable_parameters()[0]
 
 

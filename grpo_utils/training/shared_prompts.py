@@ -1,11 +1,13 @@
 """TRL's trainer for a CPU, where a prompt is computed once for all completions of its group."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicLayer
+from trl.models.utils import _ForwardRedirection
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
@@ -13,6 +15,8 @@ from grpo_utils.policy.batching import layer_kinds, without_adapter
 from grpo_utils.policy.cpu import ATTENTION, Branches
 
 TOKENS_AT_ONCE = 2048  # of one forward pass: attention grows with the square
+# the losses that are the same sum over an optimiser step's rows, whichever of them are in a micro-batch together
+SUMS = ("grpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
 
 class SharedPromptTrainer(GRPOTrainer):
@@ -23,27 +27,33 @@ class SharedPromptTrainer(GRPOTrainer):
     """
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with the completions of a group in one micro-batch as far as they enter the same optimiser step."""
+        """TRL's, with the completions of a group in one micro-batch as far as they enter the same optimiser step.
+
+        Where a loss is normalised or chosen within a micro-batch, the rows stay where TRL has put them.
+        """
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is before or self._buffered_inputs is None:
+        is_new = self._buffered_inputs is not before and self._buffered_inputs is not None
+        by_batch = self.top_entropy_quantile < 1 or self._entropy_bonus_enabled or self.aux_loss_enabled
+        if not is_new or by_batch or self.loss_type not in SUMS:
             return inputs
-        together, sorted_batches = self.args.gradient_accumulation_steps, []
+        # so many micro-batches never lie on both sides of an optimiser step or of a generation
+        together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)  # type: ignore[attr-defined]
+        sorted_batches = []
         for first in range(0, len(self._buffered_inputs), together):
             sorted_batches += _sorted_by_prompt(self._buffered_inputs[first : first + together])
         self._buffered_inputs = sorted_batches
         return self._buffered_inputs[self._step % len(self._buffered_inputs)]
 
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL's, in one forward pass of what holds several processes together: how many are within is their own."""
+        inner = self.accelerator.unwrap_model(model)
+        if model is inner:
+            return super().compute_loss(model, *args, **kwargs)
+        return _ForwardRedirection()(model, inner, super().compute_loss, inner, *args, **kwargs)
+
     def _get_per_token_logps_and_entropies(  # type: ignore[override]
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **more: Any,
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **more: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """TRL's: log-probability and entropy (rows x completion tokens, 0 where masked) and no auxiliary loss."""
         rows = [
@@ -55,17 +65,9 @@ class SharedPromptTrainer(GRPOTrainer):
             groups.setdefault(tuple(prompt.tolist()), []).append(i)
         shares = len(groups) <= len(rows) / 2 and any(len(completion) for _, completion in rows)
         shares = shares and _can_share(self.accelerator.unwrap_model(model))
-        if compute_aux_loss or not shares or any(one is not None for one in more.values()):
-            return super()._get_per_token_logps_and_entropies(
-                model,
-                input_ids,
-                attention_mask,
-                logits_to_keep,
-                batch_size=batch_size,
-                compute_entropy=compute_entropy,
-                compute_aux_loss=compute_aux_loss,
-                **more,
-            )
+        known = {"batch_size", "compute_entropy"}  # not images, nor the auxiliary loss of a mixture of experts
+        if not shares or any(value not in (None, False) for key, value in more.items() if key not in known):
+            return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
         places, logps, entropies = [], [], []
         for prompt, members in groups.items():
             at_once = max(1, (TOKENS_AT_ONCE - len(prompt)) // logits_to_keep)
@@ -89,7 +91,7 @@ class SharedPromptTrainer(GRPOTrainer):
         def spread(values: list[torch.Tensor]) -> torch.Tensor:
             return torch.zeros(len(rows), logits_to_keep).index_put((row, column), torch.cat(values))
 
-        return spread(logps), spread(entropies) if compute_entropy else None, None
+        return spread(logps), spread(entropies) if more.get("compute_entropy") else None, None
 
 
 def _can_share(model: Any) -> bool:

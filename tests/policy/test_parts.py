@@ -4,6 +4,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,11 +33,13 @@ def none_left() -> Iterator[None]:
     assert set(psutil.Process().children()) <= before
 
 
+def load(model: Path) -> policy.Policy:
+    return policy.load_policy(runs.load_recipe("smoke-code", {"model.name": str(model), "model.dtype": "float32"}))
+
+
 @pytest.mark.usefixtures("two_cores")
 def test_parts_are_what_one_process_writes(tiny_model, monkeypatch):
-    loaded = policy.load_policy(
-        runs.load_recipe("smoke-code", {"model.name": str(tiny_model), "model.dtype": "float32"})
-    )
+    loaded = load(tiny_model)
     prompts = ["a", "Write a list.", "a", "one two three"] * 8
     seeds = [None if i % 2 else i for i in range(len(prompts))]
 
@@ -48,6 +52,24 @@ def test_parts_are_what_one_process_writes(tiny_model, monkeypatch):
     monkeypatch.setattr("grpo_utils.policy.decoding.count_parts", lambda *_: 1)
     assert written() == beside
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("fault", [OSError, KeyboardInterrupt])
+def test_a_fault_in_what_takes_the_completions_leaves_no_process_while_its_traceback_is_kept(tiny_model, fault):
+    loaded, before = load(tiny_model), set(psutil.Process().children())
+    beside = []
+
+    def on_batch(*_):
+        beside.extend(set(psutil.Process().children()) - before)
+        raise fault
+
+    settings: Any = {"temperature": 1.0, "max_new_tokens": 500, "batch_size": 1, "on_batch": on_batch}
+    with pytest.raises(fault) as kept:
+        policy.generate_completions(loaded, ["a"] * 16, list(range(16)), **settings)
+    assert beside
+    assert set(psutil.Process().children()) <= before
+    assert kept.tb
 
 
 @pytest.mark.usefixtures("two_cores")

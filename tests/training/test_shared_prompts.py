@@ -1,17 +1,25 @@
 """A prompt computed once for its group: TRL's own numbers, from fewer tokens."""
 
+import os
+import socket
+import typing
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_utils.policy import cpu
 from grpo_utils.training import shared_prompts
+from grpo_utils.training.checks import CHOICES
 from grpo_utils.training.shared_prompts import SharedPromptTrainer
 from tests.policy.test_families import FAMILIES, ours
 from tests.policy.test_families import WORDS as FAMILY_WORDS
@@ -127,8 +135,9 @@ def test_groups_stay_together_within_an_optimiser_step_and_rows_stay_whole(monke
 
     monkeypatch.setattr(GRPOTrainer, "_prepare_inputs", prepare)
     for steps, expected in ((4, [[0, 0], [1, 1], [2, 2], [3, 3]]), (2, [[0, 0], [1, 2], [1, 2], [3, 3]])):
-        trainer = a_trainer(SharedPromptTrainer, _buffered_inputs=None, _step=0)
-        trainer.args = SimpleNamespace(gradient_accumulation_steps=steps)
+        trainer = a_trainer(SharedPromptTrainer, _buffered_inputs=None, _step=0, loss_type="grpo")
+        trainer.top_entropy_quantile, trainer.aux_loss_enabled = 1.0, False
+        trainer.args = SimpleNamespace(gradient_accumulation_steps=steps, steps_per_generation=4)
         first = trainer._prepare_inputs({})
         found = trainer._buffered_inputs
         assert first is found[0]
@@ -138,6 +147,131 @@ def test_groups_stay_together_within_an_optimiser_step_and_rows_stay_whole(monke
             for prompt, advantage, text in zip(one["prompt_ids"], one["advantages"], one["texts"], strict=True):
                 i = int(advantage)
                 assert (prompts[i], "abcdefgh"[i]) == (prompt, text)
+
+
+def optimiser_steps(
+    kind: type[GRPOTrainer], folder: Path, settings: dict[str, Any], lengths: list[int]
+) -> list[torch.Tensor]:
+    """Loss and gradient, in one vector, of each optimiser step of a trainer on two generations of random completions.
+
+    A generation has three micro-batches, where `settings` say nothing else, of rows with these numbers of tokens in
+    turn. Four rows share a prompt.
+    """
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    cpu.prepare(base)
+    own = {"loss_type": "dapo", "gradient_accumulation_steps": 3, "num_generations": 4, "gradient_checkpointing": False}
+    own |= {"per_device_train_batch_size": 4, "use_cpu": True, "bf16": False, "report_to": "none"}
+    config: Any = GRPOConfig(output_dir="unused", **own | settings)
+    trainer: Any = kind(
+        model=base,
+        args=config,
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        train_dataset=Dataset.from_dict({"prompt": ["unused"] * 24}),
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False),
+    )
+    trainer.current_gradient_accumulation_steps = window = config.gradient_accumulation_steps
+    model = trainer.accelerator.prepare(trainer.model.train())
+
+    def generation(_: Any) -> dict[str, torch.Tensor]:
+        number, width = config.per_device_train_batch_size * config.steps_per_generation, max(*lengths, 1)
+        all_lengths = [lengths[i % len(lengths)] for i in range(number)]
+        prompts = [[[1, 7, 8, 9, 10], [1, 7, 8], [1, 9]][i // 4 % 3] for i in range(number)]
+        ids, mask = rows(prompts, all_lengths, width)
+        ids *= mask
+        return {
+            "prompt_ids": ids[:, :-width], "prompt_mask": mask[:, :-width],
+            "completion_ids": ids[:, -width:], "completion_mask": mask[:, -width:],
+            "old_per_token_logps": torch.rand(number, width) - 11.0,
+            "ref_per_token_logps": torch.rand(number, width) - 11.0,
+            "advantages": torch.randn(number),
+            "num_items_in_batch": trainer.accelerator.gather(torch.tensor(sum(all_lengths))).sum(),
+        }  # fmt: skip
+
+    trainer._generate_and_score_completions = generation
+    torch.manual_seed(1)
+    found = []
+    for _ in range(2 * config.steps_per_generation // window):
+        model.zero_grad()
+        loss = torch.zeros(())
+        for i in range(window):
+            with trainer.accelerator.no_sync(model) if i < window - 1 else nullcontext():
+                one = trainer.compute_loss(model, trainer._prepare_inputs({}))
+                trainer.accelerator.backward(one)
+            loss, trainer._step = loss + one.detach(), trainer._step + 1
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        found.append(torch.cat([loss[None], *gradients]))
+    return found
+
+
+def compare(theirs: list[torch.Tensor], ours: list[torch.Tensor]) -> None:
+    assert len(ours) == len(theirs) > 0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert other[1:].norm() > 0
+        assert mine[0].item() == pytest.approx(other[0].item(), rel=1e-4, abs=1e-6)
+        assert (mine - other)[1:].norm() < 1e-4 * other[1:].norm()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"loss_type": name} for name in typing.get_args(CHOICES["grpo.loss_type"])),
+        {"steps_per_generation": 3, "gradient_accumulation_steps": 2},
+        {"steps_per_generation": 4, "gradient_accumulation_steps": 2},
+        {"steps_per_generation": 2, "gradient_accumulation_steps": 4},
+        {"top_entropy_quantile": 0.4},
+        {"entropy_coef": 0.5},
+        {"importance_sampling_level": "sequence", "beta": 0.1, "use_bias_correction_kl": True},
+        {"delta": 1.5, "off_policy_mask_threshold": 0.1},
+    ],
+    ids=str,
+)
+def test_every_optimiser_step_has_the_loss_and_the_gradient_of_trl(tiny_model, settings):
+    lengths = [8, 3, 1, 7, 4, 0, 5]  # one is cut off and masked
+    compare(*(optimiser_steps(kind, tiny_model, settings, lengths) for kind in (GRPOTrainer, SharedPromptTrainer)))
+
+
+UNEVEN = {  # the completions' tokens in each of two processes
+    "many tokens and few": ([8, 7], [1, 2]),
+    "a prompt whose completions are all masked": ([8, 3, 5, 6], [0] * 4 + [5] * 8),
+    "all masked": ([8, 3], [0]),
+}
+
+
+def one_of_two(rank: int, port: int, folder: Path, results: Path) -> None:
+    """A process that takes the optimiser steps of all cases with both trainers."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared_prompts.TOKENS_AT_ONCE = 20
+    settings = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    found = {
+        name: [optimiser_steps(kind, folder, settings, uneven[rank]) for kind in (GRPOTrainer, SharedPromptTrainer)]
+        for name, uneven in UNEVEN.items()
+    }
+    torch.save(found, results / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_need_not_make_equally_many_forward_passes(tiny_model, tmp_path):
+    """What a process computes at once depends on its own completions; it may not wait for more than the gradient."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    start = torch.multiprocessing.get_context("spawn").Process
+    processes = [start(target=one_of_two, args=(rank, port, tiny_model, tmp_path)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name in UNEVEN:
+        compare(*first[name])
+        compare(*second[name])
+        assert all(torch.equal(a[1:], b[1:]) for a, b in zip(first[name][1], second[name][1], strict=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
