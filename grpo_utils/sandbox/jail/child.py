@@ -26,7 +26,8 @@ _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
 def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     """Serve one check, then return; the caller ends the process.
 
-    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup and the mode's own data:
+    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code (a text, or itself marshalled),
+    setup and the mode's own data:
     for "calls" code objects, each with whether an iterator that it returns is emptied; for "remote" the names of the
     setup's classes, and operations follow one by one; for "script" nothing.
 
@@ -65,8 +66,8 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         send(connection, kind, payload)
 
 
-def _compiled(code: Any, name: str = "<candidate>") -> Any:
-    return _compile(code, name, "exec") if type(code) is str else code
+def _compiled(code: str | bytes, name: str = "<candidate>") -> Any:
+    return _compile(code, name, "exec") if isinstance(code, str) else marshal.loads(code)
 
 
 def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:
