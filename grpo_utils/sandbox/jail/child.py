@@ -27,9 +27,8 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     """Serve one check, then return; the caller ends the process.
 
     The request is a marshalled tuple (trusted: it comes from the judge) of mode, code (a text, or itself marshalled),
-    setup and the mode's own data:
-    for "calls" code objects, each with whether an iterator that it returns is emptied; for "remote" the names of the
-    setup's classes, and operations follow one by one; for "script" nothing.
+    setup and the mode's own data: for "calls" code objects, each with whether an iterator that it returns is emptied;
+    for "remote" the names of the setup's classes, and operations follow one by one; for "script" nothing.
 
     Args:
         descriptors: that of a stream socket, and for a script those of its standard input and output.
