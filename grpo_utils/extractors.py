@@ -57,8 +57,7 @@ def extract_tag(text: str, tag: str) -> str | None:
     """Returns what stands in the first complete `<tag>...</tag>`, stripped, or None without one.
 
     The opening tag may have attributes. Of nested sections the innermost counts, so an opening tag that is only
-    mentioned before the section does no harm, and neither does a tag in a string of Python. A section that is never
-    closed is none.
+    mentioned before the section does no harm; nor does a tag in a string of Python. One that is never closed is none.
 
     Example:
         >>> extract_tag("<thought>Now the <answer>:</thought><answer unit='eggs'>42</answer>", "answer")
@@ -72,8 +71,6 @@ def extract_tag(text: str, tag: str) -> str | None:
 
 def _section(text: str, tag: str) -> str | None:
     """What stands in the first complete section. Tags in strings count only where there is none otherwise."""
-    if f"</{tag}>" not in text:
-        return None
     # the limit on attributes keeps a search through an open tag short
     marks = rf"<(?P<closing>/)?{re.escape(tag)}(?(closing)|(?:\s[^<>]{{0,200}})?)>"
     for found in (_outside_strings(marks, text), re.finditer(marks, text)):
@@ -92,12 +89,6 @@ def _outside_strings(mark: str, text: str, start: int = 0) -> Iterator[re.Match[
     return (found for found in either.finditer(text, start) if found["mark"] is not None)
 
 
-def _before(mark: str, text: str) -> str:
-    """What stands before the first such place, or all."""
-    found = next(_outside_strings(mark, text), None)
-    return text if found is None else text[: found.start()]
-
-
 def _program(text: str) -> str:
     """A text without the white space around it, and without the indentation that all of its lines share."""
     margin = min(re.findall(r"^[ \t]*(?=\S)", text, re.MULTILINE), key=len, default="")
@@ -109,10 +100,6 @@ def extract_fenced(text: str) -> str | None:
 
     A fence is of three or more backticks or, at the start of a line, tildes; one in a string of Python is none, unless
     it begins a line. A language that is Python's is left out, and so is the indentation that all lines share.
-
-    Example:
-        >>> extract_fenced("So:\\n```python\\nmark = '```'\\n```\\nDone.")
-        "mark = '```'"
     """
     return next(_fenced(text), None)
 
@@ -130,15 +117,10 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def extract_code(text: str, tag: str) -> str | None:
-    """Returns the code inside `<tag>`, or None when the tag is missing: the strict rule.
-
-    It comes without a fence around it, and without the indentation that all of its lines share.
-    """
+    """Returns the code inside `<tag>`, without a fence around it, or None when the tag is missing: the strict rule."""
     section = _section(text, tag)
-    if section is None:
-        return None
-    code = _program(section)
-    fenced = extract_fenced(code)
+    code = None if section is None else _program(section)
+    fenced = None if code is None else extract_fenced(code)
     return code if fenced is None else fenced
 
 
@@ -153,7 +135,7 @@ def extract_any_code(text: str, tag: str) -> str | None:
         code = extract_fenced(text)
     if code is None:
         bare = BARE_CODE.search(f"\n{text}")
-        code = None if bare is None else _before(f"</{re.escape(tag)}>", text[bare.start() :]).rstrip()
+        code = None if bare is None else text[bare.start() :].partition(f"</{tag}>")[0].rstrip()
     return code
 
 
@@ -168,9 +150,10 @@ def extract_candidates(text: str, tag: str) -> list[str]:
         ['x = 1', 'x = 2', 'x = 1\\nx = 2', 'See below.']
     """
     fences = list(itertools.islice(_fenced(text), CANDIDATES))
-    sections = [_program(_before(f"</{re.escape(tag)}>", part)) for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
+    sections = [_program(part.partition(f"</{tag}>")[0]) for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
     bare = BARE_CODE.search(f"\n{text}")
-    found = [*fences, "\n".join(fences), *sections, _before(FENCE, text[bare.start() :]) if bare else ""]
+    unfenced = re.split(f"(?m){FENCE}", text[bare.start() :], maxsplit=1)[0] if bare else ""
+    found = [*fences, "\n".join(fences), *sections, unfenced]
     return [part for part in dict.fromkeys(found) if part.strip()][:CANDIDATES]
 
 
