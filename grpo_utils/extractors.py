@@ -9,8 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-FENCE = "```"
-FENCES = re.compile(r"`{3,}|^ {0,3}~{3,}", re.MULTILINE)
+FENCE = r"`{3,}|^ {0,3}~{3,}"
+# A string of Python, which may hold marks that mean nothing. A fence that begins a line is one to Markdown wherever it
+# stands: no string goes over it. Nothing here is tried twice, so a search takes linear time.
+STRING = r"""(?<![\w\\])[bfruBFRU]{0,2}(?:
+    (?P<long>'{3}|"{3}) (?:(?s:\\.)|(?!(?P=long)|\n[ ]{0,3}(?:`{3}|~{3}))[^\\])*+ (?P=long)
+    |(?P<short>['"]) (?:(?s:\\.)|(?!(?P=short))[^\\\n])*+ (?P=short)
+)"""
 LANGUAGE = re.compile(  # on a line of its own, where it may be missing, or before code on the same line
     r"[ \t]*(?:(?:i?python|py)(?: ?\d[\d.]*)?)?[ \t\r]*\n|[ \t]*(?:i?python|py)\d*[ \t]+(?=[\w@({\[\"'#])",
     re.IGNORECASE | re.ASCII,
@@ -52,7 +57,7 @@ def extract_tag(text: str, tag: str) -> str | None:
     """Returns what stands in the first complete `<tag>...</tag>`, stripped, or None without one.
 
     The opening tag may have attributes. Of nested sections the innermost counts, so an opening tag that is only
-    mentioned before the section does no harm. A section that is never closed is none.
+    mentioned before the section does no harm; nor does a tag in a string of Python. One that is never closed is none.
 
     Example:
         >>> extract_tag("<thought>Now the <answer>:</thought><answer unit='eggs'>42</answer>", "answer")
@@ -60,22 +65,41 @@ def extract_tag(text: str, tag: str) -> str | None:
         >>> extract_tag("<answer>never closed", "answer") is None
         True
     """
-    # re keeps the compiled pattern; the limit on attributes keeps a search through an open tag short
-    opening = re.compile(rf"<{re.escape(tag)}(?:\s[^<>]{{0,200}})?>")
-    first = opening.search(text)
-    if first is None:
-        return None
-    end = text.find(f"</{tag}>", first.end())
-    if end < 0:
-        return None
-    innermost = opening.match(text, text.rfind(f"<{tag}", first.start(), end)) or first
-    return text[innermost.end() : end].strip()
+    section = _section(text, tag)
+    return None if section is None else section.strip()
+
+
+def _section(text: str, tag: str) -> str | None:
+    """What stands in the first complete section. Tags in strings count only where there is none otherwise."""
+    # the limit on attributes keeps a search through an open tag short
+    marks = rf"<(?P<closing>/)?{re.escape(tag)}(?(closing)|(?:\s[^<>]{{0,200}})?)>"
+    for found in (_outside_strings(marks, text), re.finditer(marks, text)):
+        start = None
+        for mark in found:
+            if not mark["closing"]:
+                start = mark.end()
+            elif start is not None:
+                return text[start : mark.start()]
+    return None
+
+
+def _outside_strings(mark: str, text: str, start: int = 0) -> Iterator[re.Match[str]]:
+    """Where a regular expression matches, but for what stands in strings of Python."""
+    either = re.compile(f"(?x:{STRING})|(?P<mark>{mark})", re.MULTILINE)  # re keeps it
+    return (found for found in either.finditer(text, start) if found["mark"] is not None)
+
+
+def _program(text: str) -> str:
+    """A text without the white space around it, and without the indentation that all of its lines share."""
+    margin = min(re.findall(r"^[ \t]*(?=\S)", text, re.MULTILINE), key=len, default="")
+    return re.sub(f"^{margin}", "", text, flags=re.MULTILINE).strip()
 
 
 def extract_fenced(text: str) -> str | None:
     """Returns the body of the first Markdown code fence, or None without one. A fence left open runs to the end.
 
-    A fence is of three or more backticks or, at the start of a line, tildes. A language that is Python's is left out.
+    A fence is of three or more backticks or, at the start of a line, tildes; one in a string of Python is none, unless
+    it begins a line. A language that is Python's is left out, and so is the indentation that all lines share.
     """
     return next(_fenced(text), None)
 
@@ -83,20 +107,21 @@ def extract_fenced(text: str) -> str | None:
 def _fenced(text: str) -> Iterator[str]:
     """The bodies of all fences. The mark that opens one closes it; where that is missing, its first three do."""
     end = 0
-    while opening := FENCES.search(text, end):
+    while opening := next(_outside_strings(FENCE, text, end), None):
         mark = opening.group().strip()
-        found = [(text.find(one, opening.end()), len(one)) for one in (mark, mark[:3])]
-        stop, length = next((pair for pair in found if pair[0] >= 0), (len(text), 0))
+        marks = (f"{mark[0]}{{{length}}}" for length in (len(mark), 3))
+        closings = (next(_outside_strings(one, text, opening.end()), None) for one in marks)
+        stop, end = next((closing.span() for closing in closings if closing), (len(text), len(text)))
         body = text[opening.end() : stop]
-        yield body[language.end() if (language := LANGUAGE.match(body)) else 0 :].strip("\n")
-        end = stop + length
+        yield _program(body[language.end() if (language := LANGUAGE.match(body)) else 0 :])
 
 
 def extract_code(text: str, tag: str) -> str | None:
     """Returns the code inside `<tag>`, without a fence around it, or None when the tag is missing: the strict rule."""
-    tagged = extract_tag(text, tag)
-    fenced = None if tagged is None else extract_fenced(tagged)
-    return tagged if fenced is None else fenced
+    section = _section(text, tag)
+    code = None if section is None else _program(section)
+    fenced = None if code is None else extract_fenced(code)
+    return code if fenced is None else fenced
 
 
 def extract_any_code(text: str, tag: str) -> str | None:
@@ -125,9 +150,10 @@ def extract_candidates(text: str, tag: str) -> list[str]:
         ['x = 1', 'x = 2', 'x = 1\\nx = 2', 'See below.']
     """
     fences = list(itertools.islice(_fenced(text), CANDIDATES))
-    sections = [part.partition(f"</{tag}>")[0].strip() for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
+    sections = [_program(part.partition(f"</{tag}>")[0]) for part in text.split(f"<{tag}>", CANDIDATES)[1:]]
     bare = BARE_CODE.search(f"\n{text}")
-    found = [*fences, "\n".join(fences), *sections, FENCES.split(text[bare.start() :], 1)[0] if bare else ""]
+    unfenced = re.split(f"(?m){FENCE}", text[bare.start() :], maxsplit=1)[0] if bare else ""
+    found = [*fences, "\n".join(fences), *sections, unfenced]
     return [part for part in dict.fromkeys(found) if part.strip()][:CANDIDATES]
 
 

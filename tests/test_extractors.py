@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,6 +39,9 @@ CODE = "def f():\n    return 1"
         (f"<answer>```py\n{CODE}```</answer>", CODE),
         (f"<answer>\n```\n{CODE}\n```\n</answer> bye", CODE),
         (f"<thought>a\nb</thought><answer>{CODE}</answer>", CODE),
+        ("<answer>\n    import re\n\n    def f():\n        return 1\n</answer>", f"import re\n\n{CODE}"),
+        (f"<answer> {CODE}\nx = f()</answer>", f"{CODE}\nx = f()"),
+        ('<answer>\nx = """a\n   \n b"""\n</answer>', 'x = """a\n   \n b"""'),
         (f"<answer>{CODE}", None),
         (f"```python\n{CODE}\n```", None),
         ("", None),
@@ -139,7 +143,7 @@ PIECES = ["<answer>", "</answer>", "<answer ", ">", "<", "\\boxed{", "}", "\\fra
 PIECES += ["1", ",", ".", "/", "e", "-", "$", "%", "####", "9" * 300]
 PIECES += [" 000", "^", "{,}", "\\,", "x 10^", "⁻²", "\\frac1", "9" * 5000, "````python", "\n~~~"]
 REPEATED = [*PIECES, "1,", "1.", "1/", "1e", "(", " ", "\\boxed{1", "<answer a", "@a\n", "from ", "1 000", "1.000"]
-REPEATED += ["1^", "^{", "\\frac{1", "````"]
+REPEATED += ["1^", "^{", "\\frac{1", "````", "'", "\\'", "'''a\\", "'\"", "b'</answer>", " \n", '"""\n```\n']
 ANY_TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 ONE_TEXT = {
     "extract_tag": lambda text: extract_tag(text, "answer"),
@@ -214,6 +218,25 @@ def test_the_walkthroughs_number_is_the_one_that_its_expression_finds(text):
 @given(st.text().filter(lambda text: "<" not in text))
 def test_a_tagged_text_comes_back(text):
     assert extract_tag(f"before <answer>{text}</answer> after", "answer") == text.strip()
+
+
+MARKS = st.sampled_from(["```", "```python", "~~~", "<answer>", "</answer>", "<thought>", "it's", r"\'", r"\"", "x"])
+SAYING = st.lists(MARKS, max_size=4).map(" ".join)
+STATEMENT = st.one_of(
+    st.builds("x = {!r}".format, SAYING),
+    st.builds(
+        'def f(a):\n    """Says {}.\n\n    {}\n    """\n    return {!r}  # is it\'s'.format, SAYING, SAYING, MARKS
+    ),
+    st.builds("if x:\n    y = f'''{}\n    {{x}} {} '''".format, SAYING, SAYING),
+)
+
+
+@given(st.lists(STATEMENT, min_size=1, max_size=4), st.sampled_from(["", " ", "    ", "\t"]), st.booleans())
+def test_a_program_with_marks_in_its_strings_comes_back_whole_however_far_it_is_indented(parts, margin, fenced):
+    program = "\n".join(parts)
+    written = textwrap.indent(f"```python\n{program}\n```" if fenced else program, margin, lambda line: True)
+    text = f"<thought>It's f.</thought>\n<answer>\n{written}\n</answer>\nThat's it."
+    assert extract_code(text, "answer") == extract_any_code(text, "answer") == program
 
 
 INSIDE = st.text().filter(lambda text: "<" not in text)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from grpo_utils import policy, rewards, runs, tasks
 from grpo_utils.extractors import follows_format
 from grpo_utils.policy import Engine, Sampled, vllm
-from grpo_utils.runs import Recipe, Split
+from grpo_utils.runs import Dataset, Recipe, Split
 from grpo_utils.sandbox import Check, Sandbox, Script, Verdict
 from grpo_utils.tasks import Task
 
@@ -212,7 +212,7 @@ def judge_completions(
     Args:
         owners: the task of each completion.
         texts: the completions.
-        recipe: its tags, how many asserts its prompt shows, and whether a program's own code may decide.
+        recipe: its tags, how many asserts its prompt shows, and how its `dataset` block has programs judged.
         sandbox: where the code runs.
 
     Returns:
@@ -223,12 +223,12 @@ def judge_completions(
     Raises:
         SandboxFault: the sandbox itself failed, so nothing is known about a completion.
     """
-    tag, may_decide = recipe.prompt.tags[-1], recipe.dataset.candidate_may_decide
+    tag = recipe.prompt.tags[-1]
     # 1. the answer in the tag, and the one from anywhere, which is the same where there is one in the tag
     strict = [task.strict_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
     lenient = [task.lenient_answer(text, tag) for task, text in zip(owners, texts, strict=True)]
     checks = [task.check(answer or "") for task, answer in zip(owners, lenient, strict=True)]
-    verdicts = _verdicts(checks, sandbox, may_decide)
+    verdicts = _verdicts(checks, sandbox, recipe.dataset)
     # 2. the other candidates, where that answer is wrong
     others = [
         (i, owners[i].check(answer))
@@ -237,7 +237,7 @@ def judge_completions(
         for answer in owners[i].candidates(text, tag)
         if answer != lenient[i]
     ]
-    found = _verdicts([check for _, check in others], sandbox, may_decide)
+    found = _verdicts([check for _, check in others], sandbox, recipe.dataset)
     oracle = {i for (i, _), verdict in zip(others, found, strict=True) if verdict.ok}
     # 3. what the three rules say of each
     scores = []
@@ -257,9 +257,10 @@ def judge_completions(
     return scores
 
 
-def _verdicts(checks: Sequence[Check | Script | Verdict], sandbox: Sandbox, may_decide: bool) -> list[Verdict]:
+def _verdicts(checks: Sequence[Check | Script | Verdict], sandbox: Sandbox, dataset: Dataset) -> list[Verdict]:
     """The verdicts as they count; those that are still open come from the sandbox."""
-    found = iter(rewards.judge_checks([check for check in checks if not isinstance(check, Verdict)], sandbox))
+    waiting = [check for check in checks if not isinstance(check, Verdict)]
+    found, may_decide = iter(rewards.judge_checks(waiting, sandbox, dataset.timeout)), dataset.candidate_may_decide
     return [check if isinstance(check, Verdict) else rewards.counted(next(found), may_decide) for check in checks]
 
 

@@ -1,8 +1,8 @@
 """The audit: what every reward pays for completions whose worth is known, over a whole data set, before training.
 
 Each task is answered in seven ways (`completion`), and each reward has said in its registration what it must pay for
-them. A task whose reference the sandbox cannot judge, or whose asserts the reference's own code decides, can teach
-nothing: the audit names all of them, why, and the key of the recipe that leaves them out.
+them. A task whose reference the sandbox cannot judge, which takes too long or whose asserts its own code decides, can
+teach nothing: the audit names all of them, why, and what to write into the recipe.
 
 What it does not do: find a reward that a clever policy can earn without solving the task. It knows seven completions.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from grpo_utils.runs import Prompt, UserError
-from grpo_utils.sandbox import Verdict
+from grpo_utils.sandbox import Verdict, shared
 from grpo_utils.tasks import Task
 
 from .code import has_programs, verdicts
@@ -76,6 +76,7 @@ def audit_rewards(
     max_completion_length: int = 512,
     encode: Callable[[str], Sequence[int]] = str.encode,
     candidate_may_decide: bool = False,
+    timeout: float | None = None,
 ) -> Audit:
     """Scores seven kinds of completions of every task with every reward, and compares with what the rewards promise.
 
@@ -86,7 +87,7 @@ def audit_rewards(
         weights: one per reward; default: 1 for each.
         max_completion_length: tokens at which a completion is cut off.
         encode: text -> token ids; the default counts bytes. Use the tokenizer's where lengths matter.
-        candidate_may_decide: of the recipe's `dataset` block, as the rewards have it.
+        candidate_may_decide, timeout: of the recipe's `dataset` block, as the rewards have them.
 
     Returns:
         The mean rewards and the failures: a promise that is not kept, a reward that never pays its minimum, weights
@@ -122,8 +123,8 @@ def audit_rewards(
     # 2. which tasks the sandbox cannot judge: they are held to no promise
     golds: list[Verdict] = []
     if has_programs(columns) and any("candidate_may_decide" in registered(name).settings for name in paid):
-        golds = verdicts(completions, tags, columns)[:: len(KINDS)]  # those that the rewards graded; gold comes first
-    apart, failures, notes = _apart(examples, golds, candidate_may_decide)
+        golds = verdicts(completions, tags, columns, timeout)[:: len(KINDS)]  # of those graded; gold comes first
+    apart, failures, notes = _apart(examples, golds, candidate_may_decide, timeout)
     kept = pd.Series([i // len(KINDS) not in apart for i in range(len(batch))])
     # 3. what is paid against what was promised
     if kept.any():  # else the table shows what is paid where nothing can be judged
@@ -135,17 +136,24 @@ def audit_rewards(
 
 
 def _apart(
-    examples: Sequence[Example], golds: Sequence[Verdict], may_decide: bool
+    examples: Sequence[Example], golds: Sequence[Verdict], may_decide: bool, timeout: float | None
 ) -> tuple[set[int], list[str], list[str]]:
     """The tasks that are held to no promise, by position, and what is to be said of them: failures and notes."""
     unsupported = [i for i, verdict in enumerate(golds) if verdict.status == "unsupported"]
+    late = [i for i, verdict in enumerate(golds) if verdict.status == "timeout"]
     decided = [i for i, verdict in enumerate(golds) if verdict.ok and verdict.decided_by_candidate]
     failures, notes = [], []
     if unsupported:
         failures.append(
             f"The sandbox cannot judge the reference of {len(unsupported)} of {len(golds)} tasks, so that no answer to "
-            f"them earns anything ({_kinds_of([golds[i] for i in unsupported])}; see docs/judged.md): add them to "
-            f"`dataset.leave_out`, {_by_split(examples, unsupported)}."
+            f"them earns anything ({_kinds_of([golds[i] for i in unsupported])}; see docs/judged.md): write "
+            f"`leave_out: {_by_split(examples, unsupported)}` under `dataset` in the recipe."
+        )
+    if late:
+        seconds = timeout or shared().timeout
+        failures.append(
+            f"The reference of {len(late)} of {len(golds)} tasks takes longer than {seconds:g} s here: write "
+            f"`timeout: {4 * seconds:g}` or `leave_out: {_by_split(examples, late)}` under `dataset` in the recipe."
         )
     if decided:
         which = f"{len(decided)} of {len(golds)} tasks, {_by_split(examples, decided)}"
@@ -157,7 +165,7 @@ def _apart(
                 f"In {which}, {own}, and no answer counts as right: add them to `dataset.leave_out`, or set "
                 "`dataset.candidate_may_decide` to true if the policy will not write an __eq__ that is always true."
             )
-    return {*unsupported, *(() if may_decide else decided)}, failures, notes
+    return {*unsupported, *late, *(() if may_decide else decided)}, failures, notes
 
 
 def _kinds_of(verdicts: Sequence[Verdict]) -> str:
@@ -216,7 +224,8 @@ def _broken_promises(
             yield (
                 f"{name!r} must pay {wanted} for {kind.replace('_', ' ')} completions and pays "
                 f"{off.iloc[0]:g} for {len(off)} of {len(paid)}, first for "
-                f"{examples[first].question[:70]!r}{_reason(golds[first]) if golds and kind == 'gold' else ''}."
+                f"{examples[first].split} {examples[first].task_id!r}, {examples[first].question[:70]!r}"
+                f"{_reason(golds[first]) if golds and kind == 'gold' else ''}."
             )
     if scores.isna().all():
         yield f"{name!r} pays for nothing: it knows no gold answer."

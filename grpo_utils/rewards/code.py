@@ -28,9 +28,14 @@ class SandboxFault(UserError):
     """The sandbox itself failed; nothing is known about the candidate."""
 
 
-def judge_checks(checks: Sequence[Check | Script], sandbox: Sandbox) -> list[Verdict]:
+def judge_checks(checks: Sequence[Check | Script], sandbox: Sandbox, timeout: float | None = None) -> list[Verdict]:
     """Returns the verdicts on candidates, or raises SandboxFault where nothing is known about one."""
-    return _without_faults(sandbox.check_many(checks))
+    return _without_faults(sandbox.check_many([_limited(check, timeout) for check in checks]))
+
+
+def _limited(check: Check | Script, timeout: float | None) -> Check | Script:
+    """A check with so many seconds, unless it has a limit of its own; None is the sandbox's."""
+    return replace(check, timeout=timeout) if check.timeout is None else check
 
 
 def counted(verdict: Verdict, candidate_may_decide: bool) -> Verdict:
@@ -87,10 +92,11 @@ def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[...,
         tags: Sequence[str] = TAGS,
         visible_asserts: int = 1,
         candidate_may_decide: bool = False,
+        timeout: float | None = None,
         stop_on_fault: bool = False,
         **columns: Any,
     ) -> list[float | None]:
-        every = verdicts(completions, tags, columns)
+        every = verdicts(completions, tags, columns, timeout)
         if stop_on_fault:
             _without_faults(every)
         shown = [_shown(row, visible_asserts) for row in _rows(columns)]
@@ -102,13 +108,15 @@ def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[...,
     return graded
 
 
-def verdicts(completions: Sequence[Completion], tags: Sequence[str], columns: Mapping[str, Any]) -> list[Verdict]:
+def verdicts(
+    completions: Sequence[Completion], tags: Sequence[str], columns: Mapping[str, Any], timeout: float | None = None
+) -> list[Verdict]:
     """Returns the sandbox's verdict on the code in each completion; those on the last batch are kept."""
     codes = [extract_code(text, tags[-1]) for text in texts(completions)]
     rows = _rows(columns)
     checks = [None if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
     distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
-    found = dict(zip(distinct, _verdicts(distinct), strict=True))
+    found = dict(zip(distinct, _verdicts(tuple(_limited(check, timeout) for check in distinct)), strict=True))
     if any(verdict.status == "infrastructure" for verdict in found.values()):
         _verdicts.cache_clear()
     return [NO_CODE if check is None else found[check] for check in checks]

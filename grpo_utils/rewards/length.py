@@ -22,6 +22,7 @@ def length_penalty(
     *,
     tags: Sequence[str] = TAGS,
     candidate_may_decide: bool = False,
+    timeout: float | None = None,
     stop_on_fault: bool = False,
     **columns: Any,
 ) -> list[float | None]:
@@ -44,8 +45,8 @@ def length_penalty(
         groups.setdefault(owner, []).append(length)
     bounds = {owner: (min(group), max(group)) for owner, group in groups.items()}
     rewards: list[float | None] = []
-    settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
-    every = _correct(completions, columns, **settings)
+    settings = {"candidate_may_decide": candidate_may_decide, "timeout": timeout, "stop_on_fault": stop_on_fault}
+    every = _correct(completions, columns, tags=tags, **settings)
     for owner, length, correct in zip(owners, lengths, every, strict=True):
         shortest, longest = bounds[owner]
         score = 0.5 - (length - shortest) / (longest - shortest) if longest > shortest else 0.0
@@ -60,6 +61,7 @@ def cosine(
     max_completion_length: int,
     tags: Sequence[str] = TAGS,
     candidate_may_decide: bool = False,
+    timeout: float | None = None,
     stop_on_fault: bool = False,
     **columns: Any,
 ) -> list[float | None]:
@@ -70,8 +72,8 @@ def cosine(
     correctness by math-verify. Needs the columns of `tests` or of `soft_correctness`, and `completion_ids`.
     """
     rewards: list[float | None] = []
-    settings = {"tags": tags, "candidate_may_decide": candidate_may_decide, "stop_on_fault": stop_on_fault}
-    every = _correct(completions, columns, **settings)
+    settings = {"candidate_may_decide": candidate_may_decide, "timeout": timeout, "stop_on_fault": stop_on_fault}
+    every = _correct(completions, columns, tags=tags, **settings)
     for correct, ids in zip(every, column(columns, "completion_ids"), strict=True):
         size = 0.75 + 0.25 * math.cos(min(len(ids) / max_completion_length, 1.0) * math.pi)
         rewards.append(None if correct is None else size if correct else -size)

@@ -127,6 +127,7 @@ def recipe_rewards(
         tags=recipe.prompt.tags,
         visible_asserts=recipe.prompt.visible_asserts,
         candidate_may_decide=recipe.dataset.candidate_may_decide,
+        timeout=recipe.dataset.timeout,
         max_completion_length=max_completion_length or recipe.grpo["max_completion_length"],
         stop_on_fault=stop_on_fault,
     )

@@ -81,7 +81,8 @@ class Dataset(_Section):
 
     `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
     audit finds the sandbox unable to judge. `candidate_may_decide` says whether an assert may count as passed where the
-    program's own code decided it, by the `__eq__` of its class for instance (see docs/judged.md).
+    program's own code decided it, by the `__eq__` of its class for instance (see docs/judged.md). `timeout` is how many
+    seconds a check of a program may take, in audit, training and evaluation.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Dataset(_Section):
     limits: dict[Split, NonNegativeInt | Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
     leave_out: dict[Split | Literal["prompt"], list[int | str]] = Field(default_factory=dict)
     candidate_may_decide: bool = False
+    timeout: PositiveFloat = 3.0
 
 
 class Prompt(_Section):

@@ -1,11 +1,12 @@
 """The checks of one call, and what is known of each so far."""
 
-import importlib.util
+import pkgutil
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from .verdict import Verdict
@@ -65,7 +66,13 @@ class Batch:
 def _without_package(verdict: Verdict) -> Verdict:
     """A program that imports a package of this Python is not wrong: candidates have the standard library only."""
     name = verdict.error_message.partition("'")[2].partition("'")[0].partition(".")[0]
-    if not name.isidentifier() or name in sys.stdlib_module_names or importlib.util.find_spec(name) is None:
+    if name not in _packages():
         return verdict
     how = "Sandbox(numpy=True) lets it" if name == "numpy" else "candidates have the standard library only"
     return Verdict("unsupported", error_message=f"the program imports {name!r}: {how}", stdout=verdict.stdout)
+
+
+@lru_cache(maxsize=1)
+def _packages() -> frozenset[str]:
+    """The packages of this Python: listed, for to look for one by a name that a program chose may import it."""
+    return frozenset(module.name for module in pkgutil.iter_modules()) - sys.stdlib_module_names

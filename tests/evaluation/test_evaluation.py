@@ -1,5 +1,6 @@
 """Scoring by three rules, and sweeps on disk: what they refuse, what they report, and what a kill leaves of them."""
 
+import inspect
 import json
 import random
 import shutil
@@ -17,7 +18,7 @@ from grpo_utils.__main__ import app
 from grpo_utils.extractors import extract_candidates
 from grpo_utils.policy import ModelError
 from grpo_utils.runs import ROOT, UserError
-from grpo_utils.sandbox import Check, Verdict
+from grpo_utils.sandbox import Check, Sandbox, Verdict
 from grpo_utils.tasks import CodeTask, MathsTask
 
 RECIPE = runs.load_recipe("smoke-code")
@@ -187,6 +188,24 @@ def test_what_the_programs_own_code_decided_counts_as_the_recipe_says_in_rewards
     assert paid["length_penalty"] == [0.5 * allowed, 0.0, -0.5]
 
 
+SLOW = "import time\ndef add(a, b):\n    time.sleep(0.1)\n    return a + b"
+PROGRAM_REWARDS = [name for name, entry in rewards.REGISTRY.items() if "candidate_may_decide" in entry.settings]
+
+
+def test_a_check_takes_as_long_as_the_recipe_says_in_every_reward_and_in_evaluation(sandbox):
+    default = RECIPE.dataset.timeout
+    assert default == sandbox.timeout == inspect.signature(Sandbox).parameters["timeout"].default
+    texts, paid = [f"<answer>{SLOW}</answer>", f"<answer>{SLOW}\n# and longer</answer>"], {}
+    for timeout in (0.05, 5.0):
+        update = {"rewards": dict.fromkeys(PROGRAM_REWARDS, 1.0), "dataset.timeout": timeout}
+        recipe = runs.load_recipe("smoke-code", update)
+        judged = evaluation.judge_completions([TASK] * 2, texts, recipe, sandbox)
+        assert {one["error"] for one in judged} == {"timeout" if timeout < 1 else "none"}
+        for one in rewards.recipe_rewards(recipe)[0]:
+            paid[one.__name__, timeout] = one(texts, completion_ids=[[0], [0, 0]], **tasks.columns([TASK] * 2))
+    assert all(paid[name, 0.05][0] < paid[name, 5.0][0] for name in PROGRAM_REWARDS), paid
+
+
 def test_an_answer_that_the_sandbox_cannot_judge_earns_nothing_and_is_counted_as_that(sandbox):
     code = "import torch\ndef add(a, b): return a + b"
     (scores,) = evaluation.judge_completions([TASK], [f"<answer>{code}</answer>"], RECIPE, sandbox)
@@ -242,6 +261,10 @@ def test_a_record_says_whose_it_is_and_is_made_again_only_when_that_changes(reci
     times = {path: path.stat().st_mtime_ns for path in (run / "evaluations").iterdir()}
     evaluation.sweep(recipe, run, ["base", "checkpoint-1", "checkpoint-2"], "test")
     assert all(path.stat().st_mtime_ns == made for path, made in times.items())
+    patient = recipe.model_copy(update={"dataset": recipe.dataset.model_copy(update={"timeout": 10.0})})
+    evaluation.sweep(patient, run, ["base"], "test")
+    again = runs.record_path(run, "base", "test", 1)
+    assert [path for path, made in times.items() if path.stat().st_mtime_ns != made] == [again]
 
 
 def test_an_adapter_of_another_base_is_refused_before_the_model_is_loaded(recipe, run, monkeypatch):

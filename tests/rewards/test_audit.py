@@ -15,20 +15,19 @@ from grpo_utils.runs import UserError
 
 TAGS = ("thought", "answer")
 MATHS = {"hard_correctness", "soft_correctness", "numeric", "integer"}
+TIMEOUT = 20.0  # seconds: the reference of MBPP 123 computes for about 3
 LIMIT = 8000  # in bytes, with which the audit counts where it has no tokenizer
 DATA = os.environ.get("GRPO_DATA_DIR")
 
 
 def report_on(names: set[str], examples: list[Example], tags=TAGS, weights=None) -> audit.Audit:
-    settings = {"tags": tags, "visible_asserts": 1, "max_completion_length": LIMIT}
+    settings = {"tags": tags, "visible_asserts": 1, "max_completion_length": LIMIT, "timeout": TIMEOUT}
     functions, chosen = rewards.build_rewards(weights or dict.fromkeys(sorted(names), 1.0), **settings)
-    return audit.audit_rewards(functions, examples, tags, weights=chosen, max_completion_length=LIMIT)
+    return audit.audit_rewards(functions, examples, tags, weights=chosen, max_completion_length=LIMIT, timeout=TIMEOUT)
 
 
 def programs(name: str) -> list[Example]:
     batch = [task for split in tasks.SPLITS for task in tasks.load_tasks(name, split)]
-    # the reference of MBPP 123 computes for 2.7 of the sandbox's 3 seconds: too close on a busy machine
-    batch = [task for task in batch if (name, task.task_id) != ("mbpp", 123)]
     return audit.audit_examples(batch, runs.load_recipe("cpu-code").prompt)
 
 
@@ -75,7 +74,7 @@ def test_every_reward_for_maths_and_think_keeps_its_promises_on_three_problems()
 
 def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
     assert report_on({"think_format"}, word_problems()).failures == [
-        "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'.",
+        "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for train 0, '6 * 7?'.",
         "With these weights the gold answer earns 0, and empty completions 0: rewards cancel, or a sign is wrong.",
     ]
 
@@ -96,7 +95,7 @@ def test_a_pattern_whose_dot_stops_at_a_line_break_is_caught(planted):
         pattern = r"^<thought>.*?</thought>\s*<answer>.*?</answer>$"
         return [float(bool(re.match(pattern, text))) for text in texts(completions)]
 
-    assert "'regex_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'." in (
+    assert "'regex_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for train 0, '6 * 7?'." in (
         report_on({"regex_format"}, word_problems()).failures
     )
 
@@ -106,7 +105,7 @@ def test_comparing_42_dollars_with_42_is_caught():
     examples = audit.audit_examples([dollars], runs.load_recipe("cpu-code").prompt)
     stripped = [Example(e.question, e.gold, e.wrong, {"answer": "42"}) for e in examples]
     assert report_on({"hard_correctness"}, stripped).failures[0] == (
-        "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for '6 * 7?'."
+        "'hard_correctness' must pay 1 for gold completions and pays 0 for 1 of 1, first for train 0, '6 * 7?'."
     )
     assert report_on({"soft_correctness"}, stripped).failures == []
 
@@ -118,7 +117,7 @@ def test_a_reward_on_the_wrong_column_is_caught(planted):
 
     examples = [Example(e.question, e.gold, e.wrong, {**e.columns, "solution": e.question}) for e in word_problems()]
     assert report_on({"wrong_column"}, examples).failures[0] == (
-        "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3, first for '6 * 7?'."
+        "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3, first for train 0, '6 * 7?'."
     )
     with pytest.raises(UserError, match="needs the column 'asserts', and the data set has"):
         report_on({"tests"}, examples)
@@ -143,7 +142,7 @@ def test_a_reward_that_comes_for_free_or_never_reaches_its_minimum_is_caught(pla
         return [1.0 for _ in completions]
 
     assert report_on({"generous"}, word_problems()).failures[:2] == [
-        "'generous' must pay 0 for empty completions and pays 1 for 3 of 3, first for '6 * 7?'.",
+        "'generous' must pay 0 for empty completions and pays 1 for 3 of 3, first for train 0, '6 * 7?'.",
         "'generous' never pays its minimum, -1: the least is 1.",
     ]
 
@@ -180,7 +179,7 @@ def test_tasks_that_cannot_be_judged_are_named_with_every_reason_and_what_to_set
     assert unsupported == (
         "The sandbox cannot judge the reference of 3 of 5 tasks, so that no answer to them earns anything "
         f"(2: {REFUSED}; 1: the program imports 'torch': candidates have the standard library only; see "
-        'docs/judged.md): add them to `dataset.leave_out`, {"train": [2, 3], "test": [4]}.'
+        'docs/judged.md): write `leave_out: {"train": [2, 3], "test": [4]}` under `dataset` in the recipe.'
     )
     assert decided.startswith(
         'In 1 of 5 tasks, {"test": [5]}, the asserts compare objects of the program\'s own classes'
@@ -197,8 +196,22 @@ def test_tasks_that_cannot_be_judged_are_named_with_every_reason_and_what_to_set
     assert audit.audit_rewards(functions, [mine[1]], TAGS, weights=weights).failures == [
         "The sandbox cannot judge the reference of 1 of 1 tasks, so that no answer to them earns anything "
         f"(1: {REFUSED}; "
-        'see docs/judged.md): add them to `dataset.leave_out`, {"train": [2]}.'
+        'see docs/judged.md): write `leave_out: {"train": [2]}` under `dataset` in the recipe.'
     ]
+
+
+def test_a_reference_that_takes_too_long_is_named_with_the_lines_to_write_and_passes_with_more_time():
+    slow = made(7, "f", "assert f(1) == 1", "import time\ndef f(x):\n    time.sleep(0.4)\n    return x")
+    prompt = runs.load_recipe("cpu-code").prompt
+    mine = audit.audit_examples([made(7, "f", "assert f(1) == 1", "def f(x): return x")], prompt)
+    mine += audit.audit_examples([slow], prompt, "test")
+    named = (
+        "The reference of 1 of 2 tasks takes longer than 0.1 s here: "
+        'write `timeout: 0.4` or `leave_out: {"test": [7]}` under `dataset` in the recipe.'
+    )
+    for timeout, failures in ((0.1, [named]), (5.0, [])):
+        functions, weights = rewards.build_rewards({"tests": 1.0, "runs": 0.25}, timeout=timeout)
+        assert audit.audit_rewards(functions, mine, TAGS, weights=weights, timeout=timeout).failures == failures
 
 
 def test_what_the_audit_names_is_left_out_when_it_is_set(tmp_path, monkeypatch):
@@ -227,6 +240,6 @@ def test_a_gold_answer_that_has_become_wrong_is_caught():
     broken = Example(example.question, example.gold.replace("return", "retrun"), example.wrong, example.columns)
     failure = report_on({"tests"}, [broken]).failures[0]
     assert failure.startswith(
-        "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for 'Write a function"
+        "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for train 0, 'Write a function"
     )
     assert failure.endswith(", where the sandbox says error (SyntaxError: invalid syntax (<candidate>, line 2)).")

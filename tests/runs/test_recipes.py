@@ -99,6 +99,7 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"grpo.lr_scheduler_kwargs": {"a": [1, -float("inf")]}}, r"'grpo.lr_scheduler_kwargs.a' in .* not -inf"),
         ({"lora.alpha_pattern": {"q": {1, 2}}}, r"'lora.alpha_pattern.q' in .* a value is a text, .* not \{1, 2\}"),
         ({"dataset.pass_rate": [0.9, 0.1]}, r"'dataset.pass_rate' in .* in order and from 0 to 1, not \[0.9, 0.1\]"),
+        ({"dataset.timeout": 0}, r"Key 'dataset.timeout' in .* greater than 0, not 0"),
         ({"evaluation.samples.test": {0: 0}}, r"must sample the training prompt at least once"),
     ],
 )

@@ -26,9 +26,9 @@ _compile, _eval, _exec = builtins.compile, builtins.eval, builtins.exec
 def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     """Serve one check, then return; the caller ends the process.
 
-    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code, setup and the mode's own data:
-    for "calls" code objects, each with whether an iterator that it returns is emptied; for "remote" the names of the
-    setup's classes, and operations follow one by one; for "script" nothing.
+    The request is a marshalled tuple (trusted: it comes from the judge) of mode, code (a text, or itself marshalled),
+    setup and the mode's own data: for "calls" code objects, each with whether an iterator that it returns is emptied;
+    for "remote" the names of the setup's classes, and operations follow one by one; for "script" nothing.
 
     Args:
         descriptors: that of a stream socket, and for a script those of its standard input and output.
@@ -65,8 +65,8 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
         send(connection, kind, payload)
 
 
-def _compiled(code: Any, name: str = "<candidate>") -> Any:
-    return _compile(code, name, "exec") if type(code) is str else code
+def _compiled(code: str | bytes, name: str = "<candidate>") -> Any:
+    return _compile(code, name, "exec") if isinstance(code, str) else marshal.loads(code)
 
 
 def _serve_script(connection: int, descriptors: list[int], code: Any) -> None:

@@ -59,6 +59,8 @@ def _require_allowed(modules: Iterable[str]) -> None:
 
 
 def _import(name: str, space: Any = None, local: Any = None, names: Iterable[str] = (), level: int = 0) -> Any:
+    if name == "_strptime":  # what `strptime` of datetime and time imports when it is called
+        return importlib.import_module(name)
     found = module(name)
     if names or name in stand_ins.NAMES:
         return found

@@ -57,17 +57,17 @@ class Report(NamedTuple):
     wall_seconds: float
 
 
-def compiled(source: str) -> Any:
-    """The code of a program, made here because a process that was just forked takes three times as long.
+def compiled(source: str) -> str | bytes:
+    """The marshalled code of a program, made here because a process that was just forked takes three times as long.
 
-    A text that is no Python, or a very long one, stays as it is: the program's own process finds out.
+    A text that is no Python, is too deeply nested or very long stays as it is: the program's own process finds out.
     """
     if len(source) > LONG_SOURCE:
         return source
     try:
         with warnings.catch_warnings(record=True):
-            return compile(source, "<candidate>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            return marshal.dumps(compile(source, "<candidate>", "exec", dont_inherit=True))
+    except Exception:  # of any class: a hostile text finds the faults of the compiler too, such as a SystemError
         return source
 
 
