@@ -155,6 +155,7 @@ class CodeTask(ProgramTask):
 
     def columns(self) -> dict[str, Any]:
         return {
+            **super().columns(),
             "asserts": self.asserts,
             "setup": self.test_setup_code,
             "names": self.function_names,

@@ -6,6 +6,7 @@ Where it has no prompt or no validation split, as GSM8K, they are cut from the t
 and its last tenth.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -28,11 +29,11 @@ HUB = {  # repository, configuration, splits
     "mbpp-sanitized": ("google-research-datasets/mbpp", "sanitized", SPLITS),  # 427 tasks, checked by hand
     "gsm8k": ("openai/gsm8k", "main", ("train", "test")),
 }
-KINDS = {  # a key -> the kind of its rows; the first that a row has says which it is
-    "inputs": ScriptTask,
-    "input_output": ScriptTask,
-    "code": CodeTask,
+KINDS: dict[str, type[Task]] = {  # a key -> the kind of its rows; the last that a row has says which it is
     "question": MathsTask,
+    "code": CodeTask,
+    "input_output": ScriptTask,
+    "inputs": ScriptTask,
 }
 EXAMPLES = 8  # training tasks that become worked examples where a data set has none
 
@@ -166,8 +167,23 @@ def _task(row: Any, number: int, where: str) -> Task:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
     row = {"task_id": number, **{key: value for key, value in row.items() if value is not None}}
-    kind = next((kind for key, kind in KINDS.items() if key in row), CodeTask)
+    kind = next((KINDS[key] for key in reversed(KINDS) if key in row), CodeTask)
     return kind.from_row(row, where)
+
+
+@functools.lru_cache(maxsize=1024)
+def task_of(text: str) -> Task:
+    """Returns the task that the column `task` holds, or raises a DataError if its kind is not in `KINDS`.
+
+    Example:
+        >>> task_of('["MathsTask", {"task_id": 1, "text": "6 * 7?", "solution": "", "answer": "42"}]').check("42").ok
+        True
+    """
+    name, values = json.loads(text)
+    kind = next((kind for kind in KINDS.values() if kind.__name__ == name), None)
+    if kind is None:
+        raise DataError(f"The kind of task {name!r} is not in KINDS of grpo_utils.tasks.loading: add it there.")
+    return kind(**values)
 
 
 def _from_hub(name: str, split: str) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ class ScriptTask(ProgramTask):
         return sections(tags, "So I print it.", f'print("Here is the result:")\n{self.code}')
 
     def columns(self) -> dict[str, Any]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
+        return {**super().columns(), "inputs": self.inputs, "outputs": self.outputs}
 
 
 def _of_apps(row: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import typer
 
 from grpo_utils import rewards, runs, tasks, training
 from grpo_utils.__main__ import app
-from grpo_utils.rewards import reward, texts
 from grpo_utils.runs import ROOT, Recipe, chain
 from grpo_utils.sandbox import Check
 from grpo_utils.show import verification
@@ -157,7 +156,7 @@ def example_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the README's example of a reward, and forgets it after the test."""
     monkeypatch.setitem(rewards.REGISTRY, "brief", None)
     (code,) = [block for kind, block in BLOCKS if kind == "python" and "@reward" in block]
-    exec(code, {"reward": reward, "texts": texts, "__name__": "grpo_utils.rewards.format"})
+    exec(code, {"__name__": "grpo_utils.rewards.mine"})
 
 
 def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
@@ -172,7 +171,7 @@ def test_the_table_of_rewards_in_notebook_03_has_the_example_which_says_nothing_
     cells = nbformat.read(ROOT / "notebooks" / "03_reward_design.ipynb", as_version=4).cells
     (table,) = [cell.source for cell in cells if "rewards.REGISTRY.items()" in cell.source]
     exec(table, names := {"rewards": rewards, "pd": pd})
-    assert names["overview"][-1] == ("format", "brief", "0 to 1", "")
+    assert names["overview"][-1] == ("mine", "brief", "0 to 1", "")
 
 
 def test_the_example_of_the_sandbox_runs():

@@ -18,7 +18,7 @@ from grpo_utils.runs import UserError
 from grpo_utils.sandbox import Verdict
 
 CORPUS = json.loads((Path(__file__).parents[1] / "data" / "rewards.json").read_text())
-NEEDS_SANDBOX = {name for name, table in CORPUS.items() if "asserts" in table["columns"]}
+NEEDS_SANDBOX = {name for name, table in CORPUS.items() if table["columns"].keys() & {"asserts", "task"}}
 RIGHT = "<thought>easy\n</thought>\n<answer>\n42\n</answer>"
 
 
@@ -107,7 +107,7 @@ def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_gra
 
     monkeypatch.setattr(rewards.code, "shared", Counting)
     rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}] * 2
-    assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0, 1.0]] * 3
+    assert [pay(name, rows) for name in ("tests", "runs", "error_graded", "correct")] == [[1.0, 1.0]] * 4
     assert len(ran) == 1
 
 
