@@ -12,6 +12,7 @@ from typing import Any
 from grpo_utils.sandbox import SandboxUnavailable
 
 from .errors import UserError
+from .folder import outputs_folder
 from .recipe import RecipeError, parse_yaml
 
 GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
@@ -20,13 +21,15 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errn
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--recipe`, `--set` and `--run` to the options of a program that is no command of `grpo`, a benchmark."""
-    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
+    parser.add_argument("--recipe", help="name or path of a recipe (default: the run's own, else cpu-code)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: grpo.max_steps=5")
     parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
 
 
-def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
+def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
     """Returns the recipe (a path made absolute) and the overrides that `--recipe`, `--set` and `--run` ask for.
+
+    A run that is there, named without `--recipe` and `--set`, has a recipe of its own. Else the default is `cpu-code`.
 
     Raises:
         RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
@@ -43,6 +46,9 @@ def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tupl
         overrides[key] = parse_yaml(value, f"The value in --set {text!r}")
     if run:
         overrides["name"] = run
+        kept = outputs_folder() / run / "recipe.yaml"
+        recipe = str(kept) if not recipe and not settings and kept.is_file() else recipe
+    recipe = recipe or "cpu-code"
     return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from .errors import UserError
+from .errors import UserError, nearest
 from .recipe import Recipe
 from .sources import ROOT
 
@@ -82,14 +82,16 @@ def existing_run(recipe: Recipe) -> Path:
     run = outputs_folder() / recipe.name
     settings = run / "recipe.yaml"
     if not settings.is_file():
+        there = [path.parent.name for path in outputs_folder().glob("*/recipe.yaml")]
         raise RunError(
-            f"There is no run {recipe.name!r} in {outputs_folder()}: make it first (grpo reproduce), or name "
-            "the folder that holds it in GRPO_OUTPUTS_DIR."
+            f"There is no run {recipe.name!r}{nearest(recipe.name, there)} in {outputs_folder()}: make it first (grpo "
+            "reproduce), or name the folder that holds it in GRPO_OUTPUTS_DIR."
         )
     if settings.read_bytes() != recipe.to_yaml().encode():
         raise RunError(
-            f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
-            '{"name": "..."}), or start it over with --force.'
+            f"{run} holds a run with other settings: --run {recipe.name} without --recipe and --set goes on with it; "
+            'give this one a name of its own (--run NAME, or OVERRIDES {"name": "..."}), or start over with grpo '
+            "reproduce --force."
         )
     return run
 
