@@ -1,6 +1,7 @@
 """The command line, `grpo` or `python -m grpo_utils`: what the notebooks do, and what is done with a finished run.
 
-Each command loads what it needs when it is called, so that a mistake in a recipe is told before torch and TRL are read.
+Each command loads what it needs when it is called, so that a mistake in a recipe or in the data is told before torch
+and TRL are read.
 """
 
 import importlib.util
@@ -62,7 +63,10 @@ def reproduce(
         raise UserError("--only and --from name one notebook each: give one of them.")
     parameters, chosen_recipe = _recipe(recipe, settings, run)
     runs.need_gpu(chosen_recipe)
-    from grpo_utils import tasks, training
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen_recipe)
+    from grpo_utils import training
     from grpo_utils.runs import chain
 
     training.check_before_start(chosen_recipe)
@@ -86,6 +90,9 @@ def train(
     _, chosen = _recipe(recipe, settings, run)
     if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
         _import_unsloth()
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen)
     from grpo_utils import training
     from grpo_utils.show.panel import Panel
 
@@ -122,6 +129,9 @@ def evaluate(
     _, chosen = _recipe(recipe, settings, run)
     if run and not recipe and not settings:  # of a mistyped name it would measure the base
         runs.existing_run(chosen)
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen)
     from grpo_utils import evaluation
 
     split = "test" if dataset else split

@@ -11,6 +11,7 @@ from .code import CodeTask, called_name, check_of, showable, shown_tests
 from .loading import (
     HUB,
     SPLITS,
+    check_data,
     data_fingerprint,
     download_dataset,
     folders,

@@ -31,7 +31,7 @@ from grpo_utils.rewards.teacher import teacher
 from grpo_utils.runs import LogEntry, Recipe, RecipeError, nearest
 from grpo_utils.tasks import Task
 
-from .checks import blaming, check_block, check_enough, check_schedule, check_tasks
+from .checks import blaming, check_block, check_enough, check_schedule
 from .generation import VllmServer, coupled, is_decoupled
 from .launch import as_one_process, launch_command, run_launched
 from .memory import count_parameters, warn_if_short
@@ -82,7 +82,8 @@ def check_before_start(recipe: Recipe) -> None:
     is_decoupled(recipe)
     with blaming(recipe, "grpo"):
         Trainer.get_optimizer_cls_and_kwargs(grpo_config(as_one_process(recipe), Path("unused")))
-    check_tasks(recipe)
+    tasks.check_data(recipe)
+    check_enough(recipe, tasks.load_split(recipe, "train"))
     config = policy.load_model_config(recipe.model)
     with blaming(recipe, "lora"):
         count_parameters(config, recipe.lora)

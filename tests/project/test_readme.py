@@ -127,6 +127,7 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
     monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without machine, data and model
     monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
     monkeypatch.setattr(tasks, "data_fingerprint", lambda recipe: "")
+    monkeypatch.setattr(tasks, "check_data", lambda recipe: None)
     monkeypatch.setattr(verification, "verify_run", lambda recipe, *rest: started.append(recipe) or [])
     example_reward(monkeypatch)
     with contextlib.suppress(SystemExit) if line[1] == "sandbox" else contextlib.nullcontext():
