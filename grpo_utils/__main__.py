@@ -276,7 +276,7 @@ def _recipe(name: str | None, settings: list[str], run: str | None) -> tuple[dic
 def main() -> None:
     """The console script. Every line is written as it comes, so that a log can be watched."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    commands.run_command(_call)
+    commands.run_command(_call, trains=sys.argv[1:2] in (["reproduce"], ["train"]))
 
 
 def _call() -> None:

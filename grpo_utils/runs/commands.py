@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import functools
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -52,15 +53,15 @@ def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) 
     return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Runs a command line's `main`. SIGTERM counts as Ctrl-C.
+def run_command(main: Callable[[], None], trains: bool = False) -> None:
+    """Runs a command line's `main`. SIGTERM counts as Ctrl-C, and what `trains` says that it waits for a step.
 
     An error that the user can mend and a disk that takes no more become one sentence on stderr and exit code 1, an
     interruption 130.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's `&` leave it
-            signal.signal(number, _stop)
+            signal.signal(number, functools.partial(_stop, trains))
     try:
         main()
     except (UserError, SandboxUnavailable) as error:
@@ -76,9 +77,10 @@ def run_command(main: Callable[[], None]) -> None:
         raise SystemExit(130) from None
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(trains: bool, number: int, frame: FrameType | None) -> None:
     """Raises KeyboardInterrupt; a second signal finds the plain reaction of Python or of the system."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print("\nstopping: a training step is ended and saved first; a second Ctrl-C does not wait", file=sys.stderr)
+    step = "a training step is ended and saved first; " if trains else ""
+    print(f"\nstopping: {step}a second Ctrl-C does not wait", file=sys.stderr)
     raise KeyboardInterrupt
