@@ -122,6 +122,13 @@ def test_a_gold_answer_without_a_number_is_unknown_as_in_trl():
     assert rewards.cosine([RIGHT], max_completion_length=9, answer=["forty two"], completion_ids=[[1]]) == [None]
 
 
+@pytest.mark.parametrize("name", ["hard_correctness", "soft_correctness", "numeric"])
+def test_the_gold_answer_of_a_solution_of_gsm8k_is_the_number_at_its_end(name):
+    solution = "48 + 24 = <<48+24=72>>72 clips, and 1000 more.\n#### 1,072"
+    texts = ["<answer>1072</answer>", "<answer>72</answer>", "<answer>\n1072\n</answer>"]
+    assert REGISTRY[name].function(texts, answer=[solution] * 3) == [1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize("name", CORPUS)
 def test_no_reward_raises_on_an_odd_completion(name):
     said = [None, "", 42, [], [{"type": "text", "text": "<answer>4"}, {"type": "image"}, {"text": "2</answer>"}]]
