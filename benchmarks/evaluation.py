@@ -180,6 +180,7 @@ def main() -> None:
         *compare_sweeps(recipe, run, checkpoints, again),
         *compare_orders(recipe),
     ]
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(arguments.output, "\n".join(lines) + "\n")
     print(*lines, sep="\n")
     shutil.rmtree(run)

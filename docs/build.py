@@ -101,7 +101,7 @@ def stage_results(run: Path, folder: Path, command: str) -> Path:
     lines = [
         f"# Results of `{run.name}`",
         "",
-        f"Seed {made['seed']}, commit {str(made['commit'])[:7]}, {versions}.",
+        f"Seed {made['seed']}, commit {str(made['commit'])[:7]}, {made.get('processor', made['machine'])}, {versions}.",
         "",
     ]
     lines += [(run / "results.md").read_text(encoding="utf-8")]

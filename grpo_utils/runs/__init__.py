@@ -31,6 +31,7 @@ from .folder import (
     need_file,
     need_gpu,
     outputs_folder,
+    processor,
     read_json,
     read_log,
     record_path,

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import itertools
+import json
 import re
 import shlex
 from typing import Any
@@ -22,6 +23,7 @@ from grpo_utils.show import verification
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gpu.md", "inside.md"))
 RESULTS = ROOT / "benchmarks" / "results"
+SECOND = json.loads((RESULTS / "cpu-code-xeon.json").read_text(encoding="utf-8"))  # another draw of code's seed 0
 INTERVAL = r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]"
 ROW = re.compile(
     r"^\| (code|maths)(, 3 seeds)? \| (GRPO|all) \| (\w+), (sampled|greedy) "
@@ -80,7 +82,28 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     stated = re.findall(r"([+-]?\d+\.\d)(?: points)?\s\[(-?[\d.]+), (-?[\d.]+)\]", prose)
     assert stated
     known = [tuple(map(float, row[7:10])) for row in TABLE]
+    known += [(one["difference"], one["low"], one["high"]) for one in SECOND["GRPO"].values()]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
+
+
+def test_the_second_draw_of_seed_0_is_told_beside_the_first():
+    (told,) = re.findall(r"\*\*One seed is one draw.*?\n\n", README, flags=re.DOTALL)
+    told = " ".join(told.split())
+    first = {
+        (what, f"{score}, {kind}"): row
+        for row in TABLE
+        if row[0] == "code" and not row[1]
+        for what, score, kind in [row[2:5]]
+    }
+    for name, gain in SECOND["GRPO"].items():
+        there, _, *here = gain["difference"], None, *map(float, first["GRPO", name][7:10])
+        assert f"{there:+} [" in told.replace(" points", "")
+        assert f"in the table {here[0]:+} [{here[1]}, {here[2]}]" in told
+    assert f"(McNemar p = {SECOND['GRPO']['strict, greedy']['mcnemar_p']})" in told
+    assert f"chose {SECOND['chosen'].replace('-', ' ')} in the place of {TRAINED[0].rpartition('-')[2]}" in told
+    assert SECOND["commit"] in told
+    assert SECOND["processor"].partition(",")[0] in told
+    assert SECOND["command"] == first["GRPO", "strict, greedy"][-1]
 
 
 def test_the_rows_of_three_seeds_are_those_of_the_results_file():

@@ -195,6 +195,31 @@ def test_the_records_of_a_checkpoint_that_only_a_signal_asked_for_go_with_it(tmp
     assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["checkpoint-2.validation.1shot.json"]
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "model name\t: AMD EPYC\nflags\t\t: fpu avx2 avx512f avx512_bf16 sha\n",
+            "AMD EPYC (avx2, avx512f, avx512_bf16)",
+        ),
+        ("model name\t: Old\nflags\t\t: fpu sse2\n", "Old"),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", "aarch64"),
+    ],
+)
+def test_the_processor_is_named_with_what_decides_how_sums_round(written, said, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path: written)
+    monkeypatch.setattr(runs.folder.platform, "processor", lambda: "")
+    monkeypatch.setattr(runs.folder.platform, "machine", lambda: "aarch64")
+    assert runs.processor() == said
+
+
+def test_a_run_and_every_benchmark_that_runs_a_model_or_the_sandbox_name_the_processor():
+    run = runs.start_run(SMOKE)
+    assert runs.read_json(run / "environment.json")["processor"] == runs.processor()
+    for name in ("decoupled", "evaluation", "generation", "prompts", "sandbox", "seconds", "seeds", "training"):
+        assert "processor()" in (runs.ROOT / "benchmarks" / f"{name}.py").read_text(), name
+
+
 # ------------------------------------------------------------------------------------------------- where things are
 
 
