@@ -123,6 +123,7 @@ def main() -> None:
         f"The sampling of completions alone gives the difference in reward a standard error of at most {error:.3f}. "
         f"Importance-sampling ratio of the decoupled run: {min(ratios):.3f} to {max(ratios):.3f} (means of steps).",
     ]
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS / "decoupled.md", "\n".join(lines) + "\n")
     print("", *lines, sep="\n")
 

@@ -169,7 +169,7 @@ def main() -> None:
     shutil.rmtree(run, ignore_errors=True)
     runs.start_run(recipe)
     checkpoints = make_adapters(recipe, run, arguments.checkpoints)
-    again = ["--recipe", arguments.recipe, "--tasks", str(arguments.tasks)]
+    again = ["--recipe", arguments.recipe or "cpu-code", "--tasks", str(arguments.tasks)]
     again += [f"--set={value}" for value in arguments.set]
     lines = [
         f"`python benchmarks/evaluation.py --tasks {arguments.tasks}`: {recipe.model.name}, greedy, "
@@ -180,6 +180,7 @@ def main() -> None:
         *compare_sweeps(recipe, run, checkpoints, again),
         *compare_orders(recipe),
     ]
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(arguments.output, "\n".join(lines) + "\n")
     print(*lines, sep="\n")
     shutil.rmtree(run)

@@ -230,6 +230,7 @@ def main() -> None:
     ]
     if not asked.model:
         lines += ["", "| compared | short spin | other | other / short |", "|---|---|---|---|", *compare_spin()]
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS.with_stem(f"generation-{name}" if asked.model else "generation"), "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

@@ -54,6 +54,7 @@ def main() -> None:
             lines.append(
                 f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {gain.in_points()} | {p_value:.2g} |"
             )
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS / f"{recipe.name}-prompts.md", "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from grpo_utils import extractors, rewards
 
 PROGRAM = "import time; began = time.process_time(); import grpo_utils.rewards; print(time.process_time() - began)"
-RUN_CODE = {"tests", "tests_graded", "runs", "error_graded", "visible_tests", "hidden_tests"}
+RUN_CODE = {"correct", "tests", "tests_graded", "runs", "error_graded", "visible_tests", "hidden_tests"}
 NAMES = [name for name in rewards.REGISTRY if name not in RUN_CODE]
 BATCH = [f"<thought>{'so ' * 30}</thought>\n<answer>\n{'$' * (i % 2)}{i}\n</answer>" for i in range(512)]
 TAGGED = {

@@ -36,6 +36,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from grpo_utils.runs import processor
 from grpo_utils.sandbox import Check, Sandbox
 
 ROOT = Path(__file__).parents[1]
@@ -294,7 +295,7 @@ def main() -> None:
         layers = ", ".join(layer.name for layer in sandbox.layers if layer.on)
     title = (
         f"{len(checks)} references of {source}, each with its asserts; Python {platform.python_version()}, "
-        f"{platform.machine()}; layers on: {layers}. Median of {options.rounds} rounds."
+        f"{processor()}; layers on: {layers}. Median of {options.rounds} rounds."
     )
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "sandbox.json").write_text(json.dumps(times, indent=1) + "\n")

@@ -140,6 +140,7 @@ def main() -> None:
         lines.append(f"| {part} | {seconds} | {sum(taken):.0f} | {sum(taken) / total:.0%} |")
     peaks = " | ".join(f"{peak:.0f}" for _, _, peak in found.values())
     lines.append(f"| peak memory of all processes, MB | {peaks} | {max(peak for _, _, peak in found.values()):.0f} | |")
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS, "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

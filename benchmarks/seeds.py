@@ -78,6 +78,7 @@ def main() -> None:
         *rows,
         f"| all | | {over_all} |",
     ]
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS / f"{runs.load_recipe(arguments.recipe).name}-seeds.md", "\n".join(lines) + "\n")
     print("", *lines, sep="\n")
 

@@ -143,6 +143,7 @@ def main() -> None:
         tokens, peak = median(one["tokens"]), max(one["peak"])
         lines.append(f"| {name} | {seconds:.1f} | {tokens:.0f} | {peak:.0f} MB | {seconds / first:.2f} |")
     name = f"training-{Path(asked.model).name}" if asked.model else "training"
+    lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS.with_stem(name), "\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

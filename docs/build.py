@@ -68,10 +68,10 @@ def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
     return [path.relative_to(root) for pattern in patterns for path in sorted(root.glob(pattern))]
 
 
-def provenance(recipe: Recipe, parameters: dict[str, Any], command: str) -> dict[Path, str]:
+def provenance(recipe: Recipe, command: str) -> dict[Path, str]:
     """Returns for every notebook a sentence on its outputs: which command made them, and whether with today's code."""
     run, notes = runs.outputs_folder() / recipe.name, {}
-    for path, stamp in chain.stamps(parameters, tasks.data_fingerprint(recipe)).items():
+    for path, stamp in chain.stamps(recipe, tasks.data_fingerprint(recipe)).items():
         made_by = f"`{command} --only {path.name[:2]}`"
         if chain.is_executed(run, path, stamp):
             notes[path] = f"Executed by {made_by}."
@@ -101,7 +101,7 @@ def stage_results(run: Path, folder: Path, command: str) -> Path:
     lines = [
         f"# Results of `{run.name}`",
         "",
-        f"Seed {made['seed']}, commit {str(made['commit'])[:7]}, {versions}.",
+        f"Seed {made['seed']}, commit {str(made['commit'])[:7]}, {made.get('processor', made['machine'])}, {versions}.",
         "",
     ]
     lines += [(run / "results.md").read_text(encoding="utf-8")]
@@ -139,12 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python docs/build.py", description=main.__doc__)
     commands.add_recipe_options(parser)
     options = parser.parse_args()
-    name, overrides = commands.parameters_of(options.recipe, options.set, options.run)
-    recipe = runs.load_recipe(name, overrides)
+    recipe = runs.load_recipe(*commands.parameters_of(options.recipe, options.set, options.run))
     command = shlex.join(["grpo", "reproduce", *sys.argv[1:]])
     run = runs.outputs_folder() / recipe.name
     runs.need_file(run / "results.md", "05_checkpoint_evaluation")
-    notes = provenance(recipe, {"RECIPE": name, "OVERRIDES": overrides}, command)
+    notes = provenance(recipe, command)
     shutil.rmtree(SITE, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         stage(run, Path(folder), notes, command)

@@ -1,6 +1,7 @@
 """The command line, `grpo` or `python -m grpo_utils`: what the notebooks do, and what is done with a finished run.
 
-Each command loads what it needs when it is called, so that a mistake in a recipe is told before torch and TRL are read.
+Each command loads what it needs when it is called, so that a mistake in a recipe or in the data is told before torch
+and TRL are read.
 """
 
 import importlib.util
@@ -28,7 +29,9 @@ app = typer.Typer(
 data = typer.Typer(help="Data sets: a local copy of one, or its tasks as JSON lines.", no_args_is_help=True)
 app.add_typer(data, name="tasks")
 
-RecipeName = Annotated[str, typer.Option("--recipe", help="Name or path of a recipe.")]
+RecipeName = Annotated[
+    str | None, typer.Option("--recipe", help="Name or path of a recipe; default: the run's own, else cpu-code.")
+]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override: grpo.max_steps=5.")]
 RunName = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Folder in outputs/; default: the recipe's.")
@@ -37,7 +40,7 @@ RunName = Annotated[
 
 @app.command()
 def reproduce(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006, typer copies it
     run: RunName = None,
     only: Annotated[str | None, typer.Option(metavar="NN", help="Run one notebook.")] = None,
@@ -60,13 +63,16 @@ def reproduce(
         raise UserError("--only and --from name one notebook each: give one of them.")
     parameters, chosen_recipe = _recipe(recipe, settings, run)
     runs.need_gpu(chosen_recipe)
-    from grpo_utils import tasks, training
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen_recipe)
+    from grpo_utils import training
     from grpo_utils.runs import chain
 
     training.check_before_start(chosen_recipe)
     chosen = chain.choose_notebooks(only, first, further)
     folder = runs.outputs_folder() / chosen_recipe.name
-    print(f"recipe {recipe}, run {folder}", flush=True)
+    print(f"recipe {parameters['RECIPE']}, run {folder}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # papermill's own
         seconds = chain.reproduce(chosen_recipe, parameters, tasks.data_fingerprint(chosen_recipe), chosen, force)
@@ -75,7 +81,7 @@ def reproduce(
 
 @app.command()
 def train(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
     run: RunName = None,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what `training.launch` gives: where to train
@@ -84,6 +90,9 @@ def train(
     _, chosen = _recipe(recipe, settings, run)
     if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
         _import_unsloth()
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen)
     from grpo_utils import training
     from grpo_utils.show.panel import Panel
 
@@ -106,7 +115,7 @@ def _import_unsloth() -> None:
 
 @app.command()
 def evaluate(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
     run: RunName = None,
     split: Annotated[Split, typer.Option(help="Which tasks.")] = "validation",
@@ -118,6 +127,11 @@ def evaluate(
 ) -> None:
     """Evaluate checkpoints of a run and print the table: grpo evaluate --split test --checkpoint checkpoint-16"""
     _, chosen = _recipe(recipe, settings, run)
+    if run and not recipe and not settings:  # of a mistyped name it would measure the base
+        runs.existing_run(chosen)
+    from grpo_utils import tasks
+
+    tasks.check_data(chosen)
     from grpo_utils import evaluation
 
     split = "test" if dataset else split
@@ -136,7 +150,7 @@ def evaluate(
 
 
 @app.command()
-def verify(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
+def verify(recipe: RecipeName = None, settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
     """Make a finished run's tables and figures again from its records and compare the bytes."""
     parameters, chosen = _recipe(recipe, settings, run)
     from grpo_utils.show import verification
@@ -147,7 +161,7 @@ def verify(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunNam
 
 @app.command()
 def figures(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
     run: RunName = None,
     to: Annotated[
@@ -171,7 +185,7 @@ def figures(
 
 
 @app.command()
-def rollouts(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
+def rollouts(recipe: RecipeName = None, settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
     """Write what the policy wrote in training as a page to read."""
     _, chosen = _recipe(recipe, settings, run)
     folder = runs.existing_run(chosen)
@@ -182,7 +196,7 @@ def rollouts(recipe: RecipeName = "cpu-code", settings: Settings = [], run: RunN
 
 @app.command()
 def export(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
     run: RunName = None,
     checkpoint: Annotated[
@@ -216,7 +230,7 @@ def export(
 
 @app.command()
 def memory(
-    recipe: RecipeName = "cpu-code",
+    recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
     card: Annotated[float, typer.Option(metavar="GB", help="Memory of the GPU.")] = 24.0,
 ) -> None:
@@ -260,7 +274,7 @@ def show(name: str, split: str) -> None:
         print(json.dumps(asdict(task)))
 
 
-def _recipe(name: str, settings: list[str], run: str | None) -> tuple[dict[str, Any], Recipe]:
+def _recipe(name: str | None, settings: list[str], run: str | None) -> tuple[dict[str, Any], Recipe]:
     """What a command line asks for: papermill's parameters, and the recipe that they lead to."""
     path, overrides = commands.parameters_of(name, settings, run)
     return {"RECIPE": path, "OVERRIDES": overrides}, runs.load_recipe(path, overrides)
@@ -269,7 +283,7 @@ def _recipe(name: str, settings: list[str], run: str | None) -> tuple[dict[str, 
 def main() -> None:
     """The console script. Every line is written as it comes, so that a log can be watched."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    commands.run_command(_call)
+    commands.run_command(_call, trains=sys.argv[1:2] in (["reproduce"], ["train"]))
 
 
 def _call() -> None:

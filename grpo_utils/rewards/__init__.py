@@ -9,11 +9,14 @@ A reward is a function `reward(completions, **columns) -> list[float | None]`: o
 "not known" (a fault of the sandbox, an unreadable gold answer). `columns` are those of the data set, as lists of the
 same length, and what the trainer knows besides (`prompts`, `completion_ids`). What stands behind a `*` are settings.
 
-Nothing here imports torch, transformers or TRL before a reward is called.
+Nothing here imports torch, transformers or TRL before a reward is called. A file that is added here is imported too.
 """
+
+from grpo_utils.runs import import_files
 
 from .code import (
     SandboxFault,
+    correct,
     counted,
     defines_function,
     error_graded,
@@ -40,3 +43,5 @@ from .registry import (
     reward,
     texts,
 )
+
+import_files(__name__)

@@ -240,7 +240,8 @@ def _cancelled(table: pd.DataFrame) -> list[str]:
         return []
     return [
         f"With these weights the gold answer earns {total['gold']:g}, and {better[0].replace('_', ' ')} completions "
-        f"{total[better[0]]:g}: rewards cancel, or a sign is wrong."
+        f"{total[better[0]]:g}: give a reward for right answers, such as `correct`, the largest weight, or mend the "
+        "sign of one that cancels it."
     ]
 
 

@@ -1,9 +1,9 @@
 """Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
-They read the columns of `tasks.check_of`; `showable` says which tests a prompt may show, without it all of them. Of
-scripts each pair of input and output is to them what an assert is. Evaluation reads the columns by the same functions
-and counts verdicts by the same one, `counted`. A program of a batch is run once, however often it comes and however
-many of these rewards a recipe names.
+`correct` is for any kind of task. The others read the columns of `tasks.check_of`; `showable` says which tests a prompt
+may show, without it all of them. Of scripts each pair of input and output is to them what an assert is. Evaluation
+reads the columns by the same functions and counts verdicts by the same one, `counted`. A program of a batch is run
+once, however often it comes and however many of these rewards a recipe names.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from grpo_utils.extractors import extract_code
 from grpo_utils.runs import UserError
 from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, asserts_of, shared
-from grpo_utils.tasks import called_name, check_of, showable, shown_tests
+from grpo_utils.tasks import called_name, check_of, showable, shown_tests, task_of
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
 
@@ -114,12 +114,16 @@ def verdicts(
     """Returns the sandbox's verdict on the code in each completion; those on the last batch are kept."""
     codes = [extract_code(text, tags[-1]) for text in texts(completions)]
     rows = _rows(columns)
-    checks = [None if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
-    distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
+    checks = [NO_CODE if code is None else check_of(code, row) for code, row in zip(codes, rows, strict=True)]
+    return _judged(checks, timeout)
+
+
+def _judged(checks: Sequence[Check | Script | Verdict], timeout: float | None) -> list[Verdict]:
+    distinct = tuple(dict.fromkeys(check for check in checks if not isinstance(check, Verdict)))
     found = dict(zip(distinct, _verdicts(tuple(_limited(check, timeout) for check in distinct)), strict=True))
     if any(verdict.status == "infrastructure" for verdict in found.values()):
         _verdicts.cache_clear()
-    return [NO_CODE if check is None else found[check] for check in checks]
+    return [check if isinstance(check, Verdict) else found[check] for check in checks]
 
 
 def has_programs(columns: Mapping[str, Any]) -> bool:
@@ -141,6 +145,29 @@ def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
         return Shown(shown, shown == len(row["inputs"]))
     number, asserts = shown_tests(row["showable"] if "showable" in row else showable(row["asserts"]), visible_asserts)
     return Shown(asserts, all(asserts_of(test) == [] for test in row["asserts"][number:]))
+
+
+@reward(0.0, 1.0, NOTHING)
+def correct(
+    completions: Sequence[Completion],
+    *,
+    tags: Sequence[str] = TAGS,
+    candidate_may_decide: bool = False,
+    timeout: float | None = None,
+    stop_on_fault: bool = False,
+    **columns: Any,
+) -> list[float | None]:
+    """1 when the task's own `check` accepts the answer in the last tag, else 0: for every kind of task.
+
+    Needs the column `task` of `tasks.columns`. A fault of the sandbox is as in `by_verdict`.
+    """
+    owners = [task_of(text) for text in column(columns, "task")]
+    answers = [task.strict_answer(text, tags[-1]) for task, text in zip(owners, texts(completions), strict=True)]
+    checks = [NO_CODE if answer is None else task.check(answer) for task, answer in zip(owners, answers, strict=True)]
+    every = _judged(checks, timeout)
+    if stop_on_fault:
+        _without_faults(every)
+    return [None if v.status == "infrastructure" else float(counted(v, candidate_may_decide).ok) for v in every]
 
 
 @reward(0.0, 1.0, NOTHING)

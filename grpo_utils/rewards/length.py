@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .code import has_programs, tests
+from . import code
 from .maths import soft_correctness
 from .registry import TAGS, Completion, column, reward
 
 
 def _correct(completions: Sequence[Completion], columns: dict[str, Any], **settings: Any) -> list[float | None]:
-    """Whether each completion is right: by `tests` where the data set has programs, else by `soft_correctness`."""
-    if has_programs(columns):
-        return tests(completions, **settings, **columns)
+    """Whether each completion is right: by `correct`, or where there is no column `task` by the columns there are."""
+    if "task" in columns or code.has_programs(columns):
+        return (code.correct if "task" in columns else code.tests)(completions, **settings, **columns)
     return soft_correctness(completions, tags=settings["tags"], **columns)
 
 
@@ -30,8 +30,8 @@ def length_penalty(
     a wrong one.
 
     Kimi k1.5 (arXiv 2501.12599, section 2.3.3). When all completions of a prompt are equally long, all get 0. Needs
-    the columns of `tests` or of `soft_correctness`, and `completion_ids`; without `prompts` the whole batch counts as
-    one group.
+    the columns of `correct`, `tests` or `soft_correctness`, and `completion_ids`; without `prompts` the whole batch
+    counts as one group.
 
     Example:
         >>> columns = {"answer": ["42"] * 3, "completion_ids": [[0] * 10, [0] * 30, [0] * 20]}
@@ -69,7 +69,7 @@ def cosine(
     the longer the better, so that a policy that cannot solve a task yet may think for longer.
 
     Yeo et al. 2025, arXiv 2502.03373, appendix C.1, with the values of TRL's `get_cosine_scaled_reward`, which decides
-    correctness by math-verify. Needs the columns of `tests` or of `soft_correctness`, and `completion_ids`.
+    correctness by math-verify. Needs the columns of `correct`, `tests` or `soft_correctness`, and `completion_ids`.
     """
     rewards: list[float | None] = []
     settings = {"candidate_may_decide": candidate_may_decide, "timeout": timeout, "stop_on_fault": stop_on_fault}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from grpo_utils.extractors import extract_tag
+from grpo_utils.extractors import extract_hash_answer, extract_tag
 from grpo_utils.tasks import matches
 
 from .registry import NOTHING, TAGS, Completion, column, reward, texts
@@ -35,10 +35,12 @@ def hard_correctness(
     completions: Sequence[Completion], *, tags: Sequence[str] = TAGS, **columns: Any
 ) -> list[float | None]:
     """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0; None where
-    there is no gold answer.
+    there is no gold answer. Of a solution of GSM8K the answer is what follows `####`.
     """
-    rows = zip(texts(completions), column(columns, "answer"), strict=True)
-    return [None if gold is None else float(extract_tag(text, tags[-1]) == str(gold).strip()) for text, gold in rows]
+    written = [None if gold is None else str(gold) for gold in column(columns, "answer")]
+    golds = [gold and (extract_hash_answer(gold) or gold.strip()) for gold in written]
+    rows = zip(texts(completions), golds, strict=True)
+    return [None if gold is None else float(extract_tag(text, tags[-1]) == gold) for text, gold in rows]
 
 
 @reward(0.0, 1.0, NOTHING)

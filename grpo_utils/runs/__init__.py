@@ -31,6 +31,7 @@ from .folder import (
     need_file,
     need_gpu,
     outputs_folder,
+    processor,
     read_json,
     read_log,
     record_path,
@@ -61,4 +62,4 @@ from .recipe import (
     recipe_names,
     sampling_of,
 )
-from .sources import ROOT, code_hash, meaning_hash
+from .sources import ROOT, code_hash, import_files, meaning_hash

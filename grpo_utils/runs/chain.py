@@ -1,12 +1,11 @@
 """The chain: papermill runs the numbered notebooks, one after the other, into a run's folder.
 
-A finished notebook is stamped with a hash of its code, its parameters, the package and the notebooks before it;
+A finished notebook is stamped with a hash of its code, the recipe, the package and the notebooks before it;
 a stamped one is skipped, so the same command after a kill goes on where the last one stopped. Only one chain at a time
 writes to a run's folder.
 """
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -95,8 +94,8 @@ def list_notebooks() -> list[Path]:
     return sorted(CHAIN.glob("[0-9][0-9]_*.ipynb"))
 
 
-def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
-    """Returns the hash of what an executed notebook depends on: its code and parameters, the package, and `before`.
+def stamp_of(path: Path, recipe: Recipe, before: str) -> str:
+    """Returns the hash of what an executed notebook depends on: its code, the recipe, the package, and `before`.
 
     Neither its prose nor its comments count (see `meaning_hash`). `before` is the stamp of the notebook before it, and
     the hash of the data for the first.
@@ -105,7 +104,7 @@ def stamp_of(path: Path, parameters: dict[str, Any], before: str) -> str:
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":
             digest.update(meaning_hash(_plain(cell.source)).encode())
-    digest.update(json.dumps(parameters, sort_keys=True).encode())
+    digest.update(recipe.to_yaml().encode())
     digest.update(code_hash().encode())
     return digest.hexdigest()
 
@@ -118,17 +117,17 @@ def _plain(source: str) -> str:
         return source
 
 
-def stamps(parameters: dict[str, Any], data: str) -> dict[Path, str]:
+def stamps(recipe: Recipe, data: str) -> dict[Path, str]:
     """Returns for every notebook of the chain, in order, the stamp that it gets when it is executed now.
 
     Args:
-        parameters: papermill's parameters.
+        recipe: that it gets.
         data: the hash of the data set, from `tasks.data_fingerprint`.
     """
     found: dict[Path, str] = {}
     stamp = data
     for path in list_notebooks():
-        stamp = found[path] = stamp_of(path, parameters, before=stamp)
+        stamp = found[path] = stamp_of(path, recipe, before=stamp)
     return found
 
 
@@ -213,7 +212,7 @@ def reproduce(
         run = folder.start_run(recipe)
         if forced:
             forget_notebooks(run, chosen)
-        for path, stamp in stamps(parameters, data).items():
+        for path, stamp in stamps(recipe, data).items():
             if path not in chosen:
                 continue
             if is_executed(run, path, stamp):

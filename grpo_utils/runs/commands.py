@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import functools
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from grpo_utils.sandbox import SandboxUnavailable
 
 from .errors import UserError
+from .folder import outputs_folder
 from .recipe import RecipeError, parse_yaml
 
 GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
@@ -20,13 +22,15 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errn
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--recipe`, `--set` and `--run` to the options of a program that is no command of `grpo`, a benchmark."""
-    parser.add_argument("--recipe", default="cpu-code", help="name or path of a recipe (default: cpu-code)")
+    parser.add_argument("--recipe", help="name or path of a recipe (default: the run's own, else cpu-code)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: grpo.max_steps=5")
     parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
 
 
-def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
+def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
     """Returns the recipe (a path made absolute) and the overrides that `--recipe`, `--set` and `--run` ask for.
+
+    A run that is there, named without `--recipe` and `--set`, has a recipe of its own. Else the default is `cpu-code`.
 
     Raises:
         RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
@@ -43,18 +47,21 @@ def parameters_of(recipe: str, settings: Sequence[str], run: str | None) -> tupl
         overrides[key] = parse_yaml(value, f"The value in --set {text!r}")
     if run:
         overrides["name"] = run
+        kept = outputs_folder() / run / "recipe.yaml"
+        recipe = str(kept) if not recipe and not settings and kept.is_file() else recipe
+    recipe = recipe or "cpu-code"
     return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Runs a command line's `main`. SIGTERM counts as Ctrl-C.
+def run_command(main: Callable[[], None], trains: bool = False) -> None:
+    """Runs a command line's `main`. SIGTERM counts as Ctrl-C, and what `trains` says that it waits for a step.
 
     An error that the user can mend and a disk that takes no more become one sentence on stderr and exit code 1, an
     interruption 130.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's `&` leave it
-            signal.signal(number, _stop)
+            signal.signal(number, functools.partial(_stop, trains))
     try:
         main()
     except (UserError, SandboxUnavailable) as error:
@@ -70,9 +77,10 @@ def run_command(main: Callable[[], None]) -> None:
         raise SystemExit(130) from None
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(trains: bool, number: int, frame: FrameType | None) -> None:
     """Raises KeyboardInterrupt; a second signal finds the plain reaction of Python or of the system."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print("\nstopping: a training step is ended and saved first; a second Ctrl-C does not wait", file=sys.stderr)
+    step = "a training step is ended and saved first; " if trains else ""
+    print(f"\nstopping: {step}a second Ctrl-C does not wait", file=sys.stderr)
     raise KeyboardInterrupt

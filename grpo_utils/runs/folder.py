@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from .errors import UserError
+from .errors import UserError, nearest
 from .recipe import Recipe
 from .sources import ROOT
 
@@ -32,6 +33,7 @@ HEADLESS = "GRPO_HEADLESS"  # set in the kernels of a chain: nobody watches or c
 LAUNCHED = "GRPO_LAUNCHED"  # set in processes that were started to train
 ORPHAN_SECONDS = 10.0  # a kernel whose chain was killed notices it within a second or two, and ends
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "matplotlib")
+VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")  # as Linux calls them
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,14 +84,16 @@ def existing_run(recipe: Recipe) -> Path:
     run = outputs_folder() / recipe.name
     settings = run / "recipe.yaml"
     if not settings.is_file():
+        there = [path.parent.name for path in outputs_folder().glob("*/recipe.yaml")]
         raise RunError(
-            f"There is no run {recipe.name!r} in {outputs_folder()}: make it first (grpo reproduce), or name "
-            "the folder that holds it in GRPO_OUTPUTS_DIR."
+            f"There is no run {recipe.name!r}{nearest(recipe.name, there)} in {outputs_folder()}: make it first (grpo "
+            "reproduce), or name the folder that holds it in GRPO_OUTPUTS_DIR."
         )
     if settings.read_bytes() != recipe.to_yaml().encode():
         raise RunError(
-            f"{run} holds a run with other settings: give this one a name of its own (--run NAME, or OVERRIDES "
-            '{"name": "..."}), or start it over with --force.'
+            f"{run} holds a run with other settings: --run {recipe.name} without --recipe and --set goes on with it; "
+            'give this one a name of its own (--run NAME, or OVERRIDES {"name": "..."}), or start over with grpo '
+            "reproduce --force."
         )
     return run
 
@@ -340,6 +344,14 @@ def update_manifest(run: Path, files: Iterable[Path]) -> None:
         write_file(path, json.dumps(read_json(path) | _hashes(run, files), indent=2) + "\n")
 
 
+def processor() -> str:
+    """Returns the processor's name, and which it has of the extensions that decide how the sums of a model round."""
+    found = dict(re.findall(r"^(model name|flags)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE))
+    there = [one for one in VECTORS if one in found.get("flags", "").split()]
+    name = found.get("model name", platform.processor() or platform.machine()).strip()
+    return f"{name} ({', '.join(there)})" if there else name
+
+
 def describe_environment(recipe: Recipe) -> dict[str, Any]:
     """Returns what a run depends on besides its recipe: versions, hardware, commit and seed."""
     commit = None
@@ -353,6 +365,7 @@ def describe_environment(recipe: Recipe) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in (*PACKAGES, *vllm)},
         "machine": platform.machine(),
+        "processor": processor(),
         "system": f"{platform.system()} {platform.release()}",
         "cpus": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

@@ -131,16 +131,20 @@ def _label(checkpoint: str) -> str:
     return {runs.WARM_START: "warm start"}.get(checkpoint, checkpoint.replace("checkpoint-", "step "))
 
 
-def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_shots: int) -> Figure:
+def beside_published(published: pd.DataFrame, records: pd.DataFrame | None, trained_shots: int) -> Figure:
     """Draws a published table of checkpoints with the error bars that it lacks, and our validation curve beside it.
 
     Args:
         published: the columns `step`, `tasks`, `0-shot` and `3-shot`; its bars are Wilson intervals.
-        records: greedy and sampled completions count; bars are bootstrap intervals.
+        records: greedy and sampled completions count; bars are bootstrap intervals. None for a run on other tasks than
+            the table's: there is nothing to see beside it.
         trained_shots: worked examples in the prompt of training, the only ones drawn on our side.
     """
     use_style()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", sharey=True)
+    sides = 1 if records is None else 2
+    figure, ((left, *rest),) = plt.subplots(
+        1, sides, figsize=(5.5 * sides, 4.0), layout="constrained", sharey=True, squeeze=False
+    )
     aside = published.step.max() / 120  # points of the two prompts stand side by side
     for column, shift, colour in (("0-shot", -aside, GREEN), ("3-shot", aside, ORANGE)):
         rows = zip(published[column], published.tasks, strict=True)
@@ -148,6 +152,10 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_sho
         left.errorbar(published.step + shift, published[column], errors, fmt="o", color=colour, label=column)
     left.set(xlabel="training step (0 is the base)", ylabel="pass@1 (share of completions)", ylim=(0, None))
     left.set_title(f"Published: an 8B model, {published.tasks.iloc[0]} test tasks")
+    left.legend(loc="lower right")
+    if records is None:
+        return figure
+    (right,) = rest
     validation = records[(records.split == "validation") & (records.shots == trained_shots)]
     ours = _by_checkpoint(validation)
     heights = [point.value for point in ours.values()]
@@ -155,7 +163,6 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame, trained_sho
     right.set_xticks(range(len(ours)), [_label(name) for name in ours])
     right.set(xlabel="policy", ylabel="strict pass@1 (share of completions)")
     right.set_title(f"This run: {validation.task_id.nunique()} validation tasks, bars are 95 % intervals")
-    left.legend(loc="lower right")
     right.legend(loc="lower right")
     return figure
 

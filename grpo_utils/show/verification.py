@@ -32,7 +32,7 @@ def verify_run(recipe: Recipe, parameters: dict[str, Any]) -> list[str]:
     """
     run = runs.existing_run(recipe)
     recorded = runs.read_json(runs.need_file(run / "manifest.json", "05_checkpoint_evaluation"))
-    stamps = chain.stamps(parameters, tasks.data_fingerprint(recipe))
+    stamps = chain.stamps(recipe, tasks.data_fingerprint(recipe))
     done = [path for path, stamp in stamps.items() if chain.is_executed(run, path, stamp)]
     for path in chain.choose_notebooks(None, None):
         if path not in done:

@@ -2,13 +2,16 @@
 
 There are three kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
 what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
-evaluation need not ask which kind they have.
+evaluation need not ask which kind they have. A file that is added here is imported too.
 """
+
+from grpo_utils.runs import import_files
 
 from .code import CodeTask, called_name, check_of, showable, shown_tests
 from .loading import (
     HUB,
     SPLITS,
+    check_data,
     data_fingerprint,
     download_dataset,
     folders,
@@ -18,8 +21,11 @@ from .loading import (
     load_tasks,
     read_jsonl,
     shorten,
+    task_of,
     worked_examples,
 )
 from .maths import MathsTask, matches
 from .scripts import ScriptTask
 from .task import DataError, Message, Task, columns, prompt_messages
+
+import_files(__name__)

@@ -56,12 +56,14 @@ class ProgramTask(Task):
         return check_of(answer, self.columns())
 
 
-def require_python(code: str, task_id: int | str, where: str) -> None:
-    """Raises DataError if a reference solution is not Python."""
+def require_python(code: str, where: str) -> None:
+    """Raises DataError if a reference solution is empty or not Python."""
     try:
-        ast.parse(code)
+        empty = not ast.parse(code).body
     except NOT_PYTHON as error:
-        raise DataError(f"{where}: the reference solution of task {task_id} is not Python: {error}.") from error
+        raise DataError(f"{where}: the reference solution is not Python: {error}.") from error
+    if empty:
+        raise DataError(f"{where}: the reference solution is empty; give one in 'code', or leave the task out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +96,8 @@ class CodeTask(ProgramTask):
         row = {**row, **tests, "test_setup_code": "\n".join(filter(None, setup))}
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
         if not task.test_list or not any(asserts_of(test) != [] for test in task.asserts):
-            raise DataError(f"{where}: task {task.task_id} has no tests; give it at least one assert in test_list.")
-        require_python(task.code, task.task_id, where)
+            raise DataError(f"{where}: there are no tests; give at least one assert in test_list.")
+        require_python(task.code, where)
         return task
 
     @property
@@ -155,6 +157,7 @@ class CodeTask(ProgramTask):
 
     def columns(self) -> dict[str, Any]:
         return {
+            **super().columns(),
             "asserts": self.asserts,
             "setup": self.test_setup_code,
             "names": self.function_names,

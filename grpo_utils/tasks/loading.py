@@ -6,6 +6,7 @@ Where it has no prompt or no validation split, as GSM8K, they are cut from the t
 and its last tenth.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -13,9 +14,9 @@ import random
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from grpo_utils.runs import ROOT, Dataset, Recipe, Split
+from grpo_utils.runs import ROOT, Dataset, Recipe, Split, nearest
 
 from .code import CodeTask, human_eval
 from .maths import MathsTask
@@ -28,11 +29,11 @@ HUB = {  # repository, configuration, splits
     "mbpp-sanitized": ("google-research-datasets/mbpp", "sanitized", SPLITS),  # 427 tasks, checked by hand
     "gsm8k": ("openai/gsm8k", "main", ("train", "test")),
 }
-KINDS = {  # a key -> the kind of its rows; the first that a row has says which it is
-    "inputs": ScriptTask,
-    "input_output": ScriptTask,
-    "code": CodeTask,
+KINDS: dict[str, type[Task]] = {  # a key -> the kind of its rows; the last that a row has says which it is
     "question": MathsTask,
+    "code": CodeTask,
+    "input_output": ScriptTask,
+    "inputs": ScriptTask,
 }
 EXAMPLES = 8  # training tasks that become worked examples where a data set has none
 
@@ -60,6 +61,13 @@ def load_judged(recipe: Recipe, split: Split | Literal["prompt"]) -> list[Task]:
             f"`dataset.leave_out` names {name!r}, and no {split} task of {recipe.dataset.name!r} has that id."
         )
     return [task for task in tasks if task.task_id not in left_out]
+
+
+def check_data(recipe: Recipe) -> None:
+    """Loads every split and worked example that a recipe will ask for, and raises DataError where that fails."""
+    for split in get_args(Split):
+        load_split(recipe, split)
+        worked_examples(recipe, max(recipe.prompt.shots, *recipe.evaluation.samples.get(split, {})))
 
 
 def shorten(batch: list[Task], dataset: Dataset, split: Split) -> list[Task]:
@@ -111,6 +119,8 @@ def load_tasks(name: str, split: str) -> list[Task]:
         stored = {path.stem for path in folder.glob("*.jsonl")} | {"train", "test"}  # which it must have
     else:
         stored = set(HUB[name][2] if name in HUB else SPLITS)
+    if split not in stored | {*SPLITS}:
+        raise DataError(f"{name} has no split {split!r}{nearest(split, SPLITS)}; splits: {', '.join(SPLITS)}.")
     if split in stored and split != "train":
         return _read(name, folder, split)
     train = _read(name, folder, "train")
@@ -134,6 +144,10 @@ def folders() -> list[Path]:
     return [*([Path(named)] if named else []), ROOT / "data"]
 
 
+def _places() -> str:
+    return " or ".join(map(str, folders()))
+
+
 def read_jsonl(path: Path) -> list[Task]:
     """Reads tasks from a file, one JSON object a line; blank lines do not count, and null is as good as no key.
 
@@ -143,7 +157,8 @@ def read_jsonl(path: Path) -> list[Task]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # Windows marks the beginning of a file
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
-    tasks = []
+    tasks: list[Task] = []
+    seen: dict[int | str, int] = {}  # task_id -> line
     for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         if not line.strip():
@@ -152,13 +167,19 @@ def read_jsonl(path: Path) -> list[Task]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
-        tasks.append(_task(row, number, where))
+        task = _task(row, number, where)
+        first, where = tasks[0] if tasks else task, f"{where}, task {task.task_id!r}"
+        if task.task_id in seen:
+            raise DataError(f"{where}: line {seen[task.task_id]} has the same task_id; number them apart.")
+        if type(task.task_id) is not type(first.task_id):
+            raise DataError(f"{where}: a task_id is a number or a text, and {first.task_id!r} is the other.")
+        if type(task) is not type(first):
+            kinds = f"by its keys a {type(task).__name__}, and task {first.task_id!r} a {type(first).__name__}"
+            raise DataError(f"{where} is {kinds}; put each kind into a data set of its own.")
+        seen[task.task_id] = number
+        tasks.append(task)
     if not tasks:
         raise DataError(f"{path} has no tasks; put one JSON object on each line.")
-    if len({task.task_id for task in tasks}) < len(tasks):
-        raise DataError(f"{path} has two tasks with the same task_id; number them apart.")
-    if len({type(task.task_id) for task in tasks}) > 1:
-        raise DataError(f"{path} has a task_id that is a number and one that is text; make all of them the same.")
     return tasks
 
 
@@ -166,15 +187,32 @@ def _task(row: Any, number: int, where: str) -> Task:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}.")
     row = {"task_id": number, **{key: value for key, value in row.items() if value is not None}}
-    kind = next((kind for key, kind in KINDS.items() if key in row), CodeTask)
-    return kind.from_row(row, where)
+    if isinstance(row["task_id"], float) and row["task_id"].is_integer():  # as pandas writes 1 beside a missing one
+        row["task_id"] = int(row["task_id"])
+    kind = next((KINDS[key] for key in reversed(KINDS) if key in row), CodeTask)
+    return kind.from_row(row, f"{where}, task {row['task_id']!r:.80}")
+
+
+@functools.lru_cache(maxsize=1024)
+def task_of(text: str) -> Task:
+    """Returns the task that the column `task` holds, or raises a DataError if its kind is not in `KINDS`.
+
+    Example:
+        >>> task_of('["MathsTask", {"task_id": 1, "text": "6 * 7?", "solution": "", "answer": "42"}]').check("42").ok
+        True
+    """
+    name, values = json.loads(text)
+    kind = next((kind for kind in KINDS.values() if kind.__name__ == name), None)
+    if kind is None:
+        raise DataError(f"The kind of task {name!r} is not in KINDS of grpo_utils.tasks.loading: add it there.")
+    return kind(**values)
 
 
 def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
     if name not in HUB:
         raise DataError(
-            f"There is no data set {name!r}: put {split}.jsonl into {ROOT / 'data' / name} or name its parent folder "
-            f"in GRPO_DATA_DIR; human-eval comes with a package, {', '.join(HUB)} from the hub."
+            f"There is no data set {name!r} in {_places()}: put its {split}.jsonl into a folder {name} there, or name "
+            f"another parent folder in GRPO_DATA_DIR; human-eval comes with a package, {', '.join(HUB)} from the hub."
         )
     import datasets
 
@@ -183,7 +221,7 @@ def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
         rows = datasets.load_dataset(repository, configuration, split=split)
     except Exception as error:  # the hub's client raises dozens of types for "not reachable"
         raise DataError(
-            f"{name} is not in {ROOT / 'data' / name} and {repository} cannot be loaded from the hub "
+            f"{name} is not in {_places()} and {repository} cannot be loaded from the hub "
             f"({type(error).__name__}): on a machine with network run `grpo tasks download {name}` and "
             "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
         ) from error

@@ -86,7 +86,7 @@ class MathsTask(Task):
         return sections(tags, self.solution, str(gold + abs(gold) // 10 + 1))
 
     def columns(self) -> dict[str, Any]:
-        return {"answer": self.answer}
+        return {**super().columns(), "answer": self.answer}
 
     def strict_answer(self, text: str, tag: str) -> str | None:
         return extract_tag(text, tag)

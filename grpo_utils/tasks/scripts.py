@@ -41,8 +41,8 @@ class ScriptTask(ProgramTask):
         inputs, outputs = ([_text(one, where) for one in row[key]] for key in ("inputs", "outputs"))
         if not inputs or len(inputs) != len(outputs):
             counts = f"{len(inputs)} inputs and {len(outputs)} outputs"
-            raise DataError(f"{where}: task {row['task_id']} has {counts}; give at least one, and an output for each.")
-        require_python(row["code"], row["task_id"], where)
+            raise DataError(f"{where}: there are {counts}; give at least one, and an output for each.")
+        require_python(row["code"], where)
         kept: dict[str, Any] = {key: row.get(key) for key in ("task_id", "text", "grade", "code")}
         return cls(**kept, inputs=inputs, outputs=outputs)
 
@@ -74,7 +74,7 @@ class ScriptTask(ProgramTask):
         return sections(tags, "So I print it.", f'print("Here is the result:")\n{self.code}')
 
     def columns(self) -> dict[str, Any]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
+        return {**super().columns(), "inputs": self.inputs, "outputs": self.outputs}
 
 
 def _of_apps(row: Mapping[str, Any], where: str) -> dict[str, Any]:

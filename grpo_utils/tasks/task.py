@@ -1,8 +1,9 @@
 """What every kind of task can tell about itself, and the chat that asks for it."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from grpo_utils.runs import Prompt, UserError
@@ -17,7 +18,7 @@ class DataError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """One task of a data set.
+    """One task of a data set; its fields are what JSON can hold.
 
     Attributes:
         task_id: number or name, unique in its split.
@@ -67,9 +68,9 @@ class Task(ABC):
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns an answer with the right format and a wrong result."""
 
-    @abstractmethod
     def columns(self) -> dict[str, Any]:
-        """Returns what rewards read of this task, by column."""
+        """Returns what rewards read of this task, by column; `task` is all of it, for `task_of`."""
+        return {"task": json.dumps([type(self).__name__, asdict(self)])}
 
     @abstractmethod
     def strict_answer(self, text: str, tag: str) -> str | None:
@@ -96,7 +97,8 @@ def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping
     for key, kind in {"task_id": int | str, **needed}.items():
         if not isinstance(row.get(key), kind):
             kinds = getattr(kind, "__name__", kind)  # a union has no name
-            raise DataError(f"{where}: key {key!r} must be there and be of type {kinds}.")
+            found = f", not {type(row[key]).__name__}" if key in row else ""
+            raise DataError(f"{where}: key {key!r} must be there and be of type {kinds}{found}.")
     for key, kind in {"grade": int | None, **optional}.items():
         if key in row and not isinstance(row[key], kind):
             raise DataError(f"{where}: key {key!r} has a value of the wrong type.")

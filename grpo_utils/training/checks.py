@@ -17,8 +17,7 @@ import torch
 from pydantic import Field
 from transformers import TrainingArguments, get_scheduler
 
-from grpo_utils import tasks
-from grpo_utils.runs import Recipe, RecipeError, Split, complaint, nearest
+from grpo_utils.runs import Recipe, RecipeError, complaint, nearest
 from grpo_utils.tasks import DataError, Task
 
 from .launch import count_processes
@@ -182,15 +181,6 @@ def check_schedule(config: TrainingArguments) -> None:
         num_training_steps=max(1, config.max_steps),
         scheduler_specific_kwargs=config.lr_scheduler_kwargs,  # type: ignore[arg-type], a text is parsed by now
     )
-
-
-def check_tasks(recipe: Recipe) -> None:
-    """Loads every split and worked example that a recipe will ask for, and raises DataError where that fails."""
-    for split in typing.get_args(Split):
-        batch = tasks.load_split(recipe, split)
-        tasks.worked_examples(recipe, max(recipe.prompt.shots, *recipe.evaluation.samples.get(split, {})))
-        if split == "train":
-            check_enough(recipe, batch)
 
 
 def check_enough(recipe: Recipe, batch: Sequence[Task]) -> None:

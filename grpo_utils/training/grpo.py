@@ -31,7 +31,7 @@ from grpo_utils.rewards.teacher import teacher
 from grpo_utils.runs import LogEntry, Recipe, RecipeError, nearest
 from grpo_utils.tasks import Task
 
-from .checks import blaming, check_block, check_enough, check_heeded, check_schedule, check_tasks
+from .checks import blaming, check_block, check_enough, check_heeded, check_schedule
 from .generation import VllmServer, coupled, is_decoupled
 from .launch import as_one_process, launch_command, run_launched
 from .memory import count_parameters, warn_if_short
@@ -85,7 +85,8 @@ def check_before_start(recipe: Recipe) -> None:
     is_decoupled(recipe)
     with blaming(recipe, "grpo"):
         Trainer.get_optimizer_cls_and_kwargs(grpo_config(as_one_process(recipe), Path("unused")))
-    check_tasks(recipe)
+    tasks.check_data(recipe)
+    check_enough(recipe, tasks.load_split(recipe, "train"))
     config = policy.load_model_config(recipe.model)
     with blaming(recipe, "lora"):
         count_parameters(config, recipe.lora)
@@ -184,6 +185,7 @@ class TrainingLog(TrainerCallback):
     """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`, `max_steps` added.
 
     When a killed run is resumed, both begin with what the checkpoint remembers: a kill may have cut the file anywhere.
+    `on_log` gets an entry `going_on` before that, whose step is the checkpoint's.
     """
 
     def __init__(self, path: Path, on_log: Callable[[LogEntry], None]) -> None:
@@ -193,7 +195,7 @@ class TrainingLog(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         entries = [{"step": entry["step"], **entry} for entry in state.log_history]
         runs.write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in entries))
-        for entry in entries:
+        for entry in [*([{"step": state.global_step, "going_on": True}] if state.global_step else []), *entries]:
             self.hand_over({**entry, "max_steps": state.max_steps})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -269,7 +271,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         recipe: what to train.
         run: folder of the run, from `runs.start_run`.
         on_log: called with every log entry, once per `logging_steps`, when this process trains; where it goes on from a
-            checkpoint, first with the entries of the steps before. See `show.panel.Panel`.
+            checkpoint, first with that step and the entries up to it. See `show.panel.Panel`.
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.

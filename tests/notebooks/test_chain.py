@@ -163,6 +163,20 @@ def test_bad_input_is_one_sentence_and_exit_code_one(name, arguments, message, s
     assert message in sentence_of(name, *arguments)
 
 
+@pytest.mark.parametrize(("name", "waits"), [("evaluate", False), ("train", True), ("reproduce", True)])
+def test_a_command_that_is_stopped_speaks_of_a_training_step_only_if_it_trains(name, waits, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["grpo", name])
+    monkeypatch.setattr("grpo_utils.__main__._call", lambda: signal.raise_signal(signal.SIGINT))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.raises(SystemExit):
+        main()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    said = capsys.readouterr().err
+    assert "a second Ctrl-C does not wait" in said
+    assert ("a training step is ended and saved first" in said) == waits
+
+
 def test_an_outputs_folder_that_cannot_be_made_is_one_sentence(tmp_path, monkeypatch, sentence_of):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")

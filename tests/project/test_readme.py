@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import itertools
+import json
 import re
 import shlex
 from typing import Any
@@ -15,7 +16,6 @@ import typer
 
 from grpo_utils import rewards, runs, tasks, training
 from grpo_utils.__main__ import app
-from grpo_utils.rewards import reward, texts
 from grpo_utils.runs import ROOT, Recipe, chain
 from grpo_utils.sandbox import Check
 from grpo_utils.show import verification
@@ -23,6 +23,7 @@ from grpo_utils.show import verification
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gpu.md", "inside.md"))
 RESULTS = ROOT / "benchmarks" / "results"
+SECOND = json.loads((RESULTS / "cpu-code-xeon.json").read_text(encoding="utf-8"))  # another draw of code's seed 0
 INTERVAL = r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]"
 ROW = re.compile(
     r"^\| (code|maths)(, 3 seeds)? \| (GRPO|all) \| (\w+), (sampled|greedy) "
@@ -81,7 +82,28 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     stated = re.findall(r"([+-]?\d+\.\d)(?: points)?\s\[(-?[\d.]+), (-?[\d.]+)\]", prose)
     assert stated
     known = [tuple(map(float, row[7:10])) for row in TABLE]
+    known += [(one["difference"], one["low"], one["high"]) for one in SECOND["GRPO"].values()]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
+
+
+def test_the_second_draw_of_seed_0_is_told_beside_the_first():
+    (told,) = re.findall(r"\*\*One seed is one draw.*?\n\n", README, flags=re.DOTALL)
+    told = " ".join(told.split())
+    first = {
+        (what, f"{score}, {kind}"): row
+        for row in TABLE
+        if row[0] == "code" and not row[1]
+        for what, score, kind in [row[2:5]]
+    }
+    for name, gain in SECOND["GRPO"].items():
+        there, _, *here = gain["difference"], None, *map(float, first["GRPO", name][7:10])
+        assert f"{there:+} [" in told.replace(" points", "")
+        assert f"in the table {here[0]:+} [{here[1]}, {here[2]}]" in told
+    assert f"(McNemar p = {SECOND['GRPO']['strict, greedy']['mcnemar_p']})" in told
+    assert f"chose {SECOND['chosen'].replace('-', ' ')} in the place of {TRAINED[0].rpartition('-')[2]}" in told
+    assert SECOND["commit"] in told
+    assert SECOND["processor"].partition(",")[0] in told
+    assert SECOND["command"] == first["GRPO", "strict, greedy"][-1]
 
 
 def test_the_rows_of_three_seeds_are_those_of_the_results_file():
@@ -102,7 +124,7 @@ def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
 
 def test_readme_and_guides_have_commands_and_examples():
     programs = {line[0] for line in LINES if line}
-    assert programs == {"make", "source", "papermill", "grpo", "python", "conda", "uv"}
+    assert programs == {"make", "source", "papermill", "grpo", "python", "conda", "uv", "hf"}
     assert [kind for kind, _ in BLOCKS].count("python") == 2
 
 
@@ -128,6 +150,7 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
     monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without machine, data and model
     monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
     monkeypatch.setattr(tasks, "data_fingerprint", lambda recipe: "")
+    monkeypatch.setattr(tasks, "check_data", lambda recipe: None)
     monkeypatch.setattr(verification, "verify_run", lambda recipe, *rest: started.append(recipe) or [])
     example_reward(monkeypatch)
     with contextlib.suppress(SystemExit) if line[1] == "sandbox" else contextlib.nullcontext():
@@ -157,7 +180,7 @@ def example_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the README's example of a reward, and forgets it after the test."""
     monkeypatch.setitem(rewards.REGISTRY, "brief", None)
     (code,) = [block for kind, block in BLOCKS if kind == "python" and "@reward" in block]
-    exec(code, {"reward": reward, "texts": texts, "__name__": "grpo_utils.rewards.format"})
+    exec(code, {"__name__": "grpo_utils.rewards.mine"})
 
 
 def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
@@ -172,7 +195,7 @@ def test_the_table_of_rewards_in_notebook_03_has_the_example_which_says_nothing_
     cells = nbformat.read(ROOT / "notebooks" / "03_reward_design.ipynb", as_version=4).cells
     (table,) = [cell.source for cell in cells if "rewards.REGISTRY.items()" in cell.source]
     exec(table, names := {"rewards": rewards, "pd": pd})
-    assert names["overview"][-1] == ("format", "brief", "0 to 1", "")
+    assert names["overview"][-1] == ("mine", "brief", "0 to 1", "")
 
 
 def test_the_example_of_the_sandbox_runs():

@@ -80,9 +80,9 @@ def test_a_notebook_s_page_says_where_its_outputs_are_from_and_names_no_path(
     run = runs.outputs_folder() / recipe.name
     if executed:
         write(run / "notebooks" / source.name)
-        today = chain.stamps({}, tasks.data_fingerprint(recipe))[source]
+        today = chain.stamps(recipe, tasks.data_fingerprint(recipe))[source]
         chain.stamp_path(run, source).write_text(stamp or today)
-    (note,) = build.provenance(recipe, {}, "reproduce").values()
+    (note,) = build.provenance(recipe, "reproduce").values()
     page = tmp_path / build.stage_notebook(source, run, tmp_path, note)
     assert note.endswith(words)
     assert nbformat.read(page, as_version=4).cells[1].source == f"*{note}*"

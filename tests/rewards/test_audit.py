@@ -75,7 +75,8 @@ def test_every_reward_for_maths_and_think_keeps_its_promises_on_three_problems()
 def test_a_reward_that_looks_for_other_tags_than_the_prompt_asks_for_is_named():
     assert report_on({"think_format"}, word_problems()).failures == [
         "'think_format' must pay 1 for gold completions and pays 0 for 3 of 3, first for train 0, '6 * 7?'.",
-        "With these weights the gold answer earns 0, and empty completions 0: rewards cancel, or a sign is wrong.",
+        "With these weights the gold answer earns 0, and empty completions 0: give a reward for right answers, such as "
+        "`correct`, the largest weight, or mend the sign of one that cancels it.",
     ]
 
 
@@ -130,9 +131,10 @@ def test_weights_that_cancel_are_caught(planted):
 
     report = report_on(set(), word_problems(), weights={"soft_correctness": 1.0, "is_wrong": 1.0})
     assert report.failures == [
-        "With these weights the gold answer earns 1, and empty completions 1: rewards cancel, or a sign is wrong."
+        "With these weights the gold answer earns 1, and empty completions 1: give a reward for right answers, such as "
+        "`correct`, the largest weight, or mend the sign of one that cancels it."
     ]
-    with pytest.raises(AuditError, match="rewards cancel"):
+    with pytest.raises(AuditError, match="such as `correct`"):
         report.require()
 
 

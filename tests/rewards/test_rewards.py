@@ -18,7 +18,7 @@ from grpo_utils.runs import UserError
 from grpo_utils.sandbox import Verdict
 
 CORPUS = json.loads((Path(__file__).parents[1] / "data" / "rewards.json").read_text())
-NEEDS_SANDBOX = {name for name, table in CORPUS.items() if "asserts" in table["columns"]}
+NEEDS_SANDBOX = {name for name, table in CORPUS.items() if table["columns"].keys() & {"asserts", "task"}}
 RIGHT = "<thought>easy\n</thought>\n<answer>\n42\n</answer>"
 
 
@@ -107,7 +107,7 @@ def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_gra
 
     monkeypatch.setattr(rewards.code, "shared", Counting)
     rows = [{"completion": "<answer>def inc(n): return n + 2 - 1</answer>"}] * 2
-    assert [pay(name, rows) for name in ("tests", "runs", "error_graded")] == [[1.0, 1.0]] * 3
+    assert [pay(name, rows) for name in ("tests", "runs", "error_graded", "correct")] == [[1.0, 1.0]] * 4
     assert len(ran) == 1
 
 
@@ -120,6 +120,13 @@ def test_a_missing_column_is_named(name):
 def test_a_gold_answer_without_a_number_is_unknown_as_in_trl():
     assert rewards.soft_correctness([RIGHT], answer=["forty two"]) == [None]
     assert rewards.cosine([RIGHT], max_completion_length=9, answer=["forty two"], completion_ids=[[1]]) == [None]
+
+
+@pytest.mark.parametrize("name", ["hard_correctness", "soft_correctness", "numeric"])
+def test_the_gold_answer_of_a_solution_of_gsm8k_is_the_number_at_its_end(name):
+    solution = "48 + 24 = <<48+24=72>>72 clips, and 1000 more.\n#### 1,072"
+    texts = ["<answer>1072</answer>", "<answer>72</answer>", "<answer>\n1072\n</answer>"]
+    assert REGISTRY[name].function(texts, answer=[solution] * 3) == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", CORPUS)

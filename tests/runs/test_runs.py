@@ -37,7 +37,7 @@ def notebook(path: Path, prose: str, *sources: str) -> Path:
 def test_a_notebook_s_stamp_is_that_of_its_code(prose, sources, same, tmp_path):
     first = notebook(tmp_path / "01_a.ipynb", "# Title", "x = 1", "%time y = await x")
     second = notebook(tmp_path / "01_b.ipynb", prose, *sources)
-    stamps = [chain.stamp_of(path, {"RECIPE": "smoke-code"}, "data") for path in (first, second)]
+    stamps = [chain.stamp_of(path, SMOKE, "data") for path in (first, second)]
     assert (stamps[0] == stamps[1]) == same
 
 
@@ -68,6 +68,51 @@ def test_a_run_of_a_gpu_is_read_without_one(no_gpu):
     (run / "recipe.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="holds a run with other settings"):
         runs.existing_run(FOR_GPU)
+
+
+# ------------------------------------------------------------------------------------------- a run's own recipe
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        ("verify", "show.verification.verify_run"),
+        ("figures", "show.plots.draw_figures"),
+        ("rollouts", "show.rollouts.write_rollouts"),
+        ("export --checkpoint checkpoint-2", "show.export.merge_adapter"),
+        ("evaluate", "evaluation.plan_evaluation"),
+        ("train", "training.check_before_start"),
+        ("reproduce", "training.check_before_start"),
+    ],
+)
+def test_a_run_that_is_named_alone_has_its_own_recipe(command, first, monkeypatch):
+    own = runs.load_recipe("smoke-code", {"name": "mine", "seed": 7, "grpo.learning_rate": 1e-5})
+    run, used = runs.start_run(own), []
+
+    def note(recipe: runs.Recipe, *rest: object) -> None:
+        used.append(recipe)
+        raise RunError("far enough")
+
+    monkeypatch.setattr(f"grpo_utils.{first}", note)
+    with pytest.raises(RunError, match="far enough"):
+        app([*command.split(), "--run", "mine"], standalone_mode=False)
+    assert used == [own]
+    with pytest.raises(RunError, match=rf"{run} holds a run with other settings: --run mine without --recipe and"):
+        runs.existing_run(runs.load_recipe("smoke-code", {"name": "mine"}))
+
+
+def test_a_run_that_goes_on_by_its_name_has_the_stamps_that_its_command_gave_it():
+    own = runs.load_recipe("smoke-code", {"name": "mine", "seed": 7})
+    run = runs.start_run(own)
+    assert chain.stamps(runs.load_recipe(run / "recipe.yaml"), "data") == chain.stamps(own, "data")
+
+
+@pytest.mark.parametrize("name", ["verify", "figures", "rollouts", "export", "evaluate"])
+def test_a_mistyped_run_is_told_the_nearest_name_and_not_made(name):
+    run = runs.start_run(runs.load_recipe("smoke-code", {"name": "funcs"}))
+    with pytest.raises(RunError, match=r"^There is no run 'funs' \(did you mean 'funcs'\?\) in "):
+        app([name, "--run", "funs"], standalone_mode=False)
+    assert [path.name for path in run.parent.iterdir()] == ["funcs"]
 
 
 # ---------------------------------------------------------------------------------------------------- starting over
@@ -148,6 +193,31 @@ def test_the_records_of_a_checkpoint_that_only_a_signal_asked_for_go_with_it(tmp
     (tmp_path / "checkpoints/checkpoint-3" / runs.EXTRA).touch()
     runs.drop_extra(tmp_path)
     assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["checkpoint-2.validation.1shot.json"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "model name\t: AMD EPYC\nflags\t\t: fpu avx2 avx512f avx512_bf16 sha\n",
+            "AMD EPYC (avx2, avx512f, avx512_bf16)",
+        ),
+        ("model name\t: Old\nflags\t\t: fpu sse2\n", "Old"),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", "aarch64"),
+    ],
+)
+def test_the_processor_is_named_with_what_decides_how_sums_round(written, said, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path: written)
+    monkeypatch.setattr(runs.folder.platform, "processor", lambda: "")
+    monkeypatch.setattr(runs.folder.platform, "machine", lambda: "aarch64")
+    assert runs.processor() == said
+
+
+def test_a_run_and_every_benchmark_that_runs_a_model_or_the_sandbox_name_the_processor():
+    run = runs.start_run(SMOKE)
+    assert runs.read_json(run / "environment.json")["processor"] == runs.processor()
+    for name in ("decoupled", "evaluation", "generation", "prompts", "sandbox", "seconds", "seeds", "training"):
+        assert "processor()" in (runs.ROOT / "benchmarks" / f"{name}.py").read_text(), name
 
 
 # ------------------------------------------------------------------------------------------------- where things are

@@ -85,6 +85,29 @@ def test_without_a_display_it_prints_some_lines_however_long_the_training(max_st
     assert printed[-1].startswith(f"step {max_steps:>4} of {max_steps}")
 
 
+RESUMED = [{"step": 74, "max_steps": 300, "going_on": True}]
+RESUMED += [entry(step, 300, step_time=500.0) for step in range(1, 75)] + [entry(75, 300, step_time=2.0)]
+
+
+def test_a_resumed_training_says_from_where_and_takes_its_pace_from_its_own_steps(capsys):
+    show = Panel()
+    for one in RESUMED:
+        show(one)
+    going_on, step = capsys.readouterr().out.splitlines()
+    assert going_on == "going on from step 74 of 300"
+    assert step.startswith("step   75 of 300")
+    assert step.endswith("2.0 s a step  0:07:30 left")
+
+
+def test_the_panel_of_a_resumed_training_has_the_earlier_curves_and_says_from_where_it_goes_on(displayed, capsys):
+    show = Panel()
+    for one in RESUMED:
+        show(one)
+    assert "<p>step 75 of 300, going on from step 74, 2.0 s a step, 0:07:30 left</p>" in displayed[-1]
+    assert "from 0.12 to 9.38" in displayed[-1]  # the reward, since the first step
+    assert capsys.readouterr().out == ""
+
+
 def test_the_summary_at_the_end_of_a_training_is_no_step(capsys):
     Panel()({"step": 16, "train_runtime": 444.0, "train_loss": 0.02})
     assert capsys.readouterr().out == ""
@@ -124,7 +147,7 @@ def test_a_supervised_training_shows_its_loss(capsys):
 
 
 def test_a_panel_that_fails_warns_and_raises_nothing(displayed, monkeypatch):
-    monkeypatch.setattr(panel, "render_panel", lambda log: 1 / 0)
+    monkeypatch.setattr(panel, "render_panel", lambda *log: 1 / 0)
     with pytest.warns(PanelWarning, match="goes on: ZeroDivisionError: division by zero"):
         Panel()(LOG[0])
     with warnings.catch_warnings():

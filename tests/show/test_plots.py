@@ -124,6 +124,11 @@ def test_the_figure_shows_the_published_table_and_our_policies_in_order_of_train
     assert [label.get_text() for label in right.get_xticklabels()] == ["base", "step 4", "step 10"]
 
 
+def test_beside_a_run_on_other_tasks_the_published_table_stands_alone(published):
+    (axis,) = plots.beside_published(published, None, trained_shots=1).axes
+    assert len(axis.containers) == 2
+
+
 @pytest.mark.parametrize("warm", [False, True])
 def test_the_warm_start_is_drawn_only_where_there_was_one(warm):
     names = [runs.BASE, "checkpoint-4"] + ([runs.WARM_START] if warm else [])

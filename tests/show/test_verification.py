@@ -75,7 +75,7 @@ def run(finished, monkeypatch) -> Path:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder = Path(shutil.copytree(finished, runs.outputs_folder() / "far"))
     runs.write_manifest(folder)
-    for path, stamp in chain.stamps(PARAMETERS, tasks.data_fingerprint(RECIPE)).items():
+    for path, stamp in chain.stamps(RECIPE, tasks.data_fingerprint(RECIPE)).items():
         runs.write_file(chain.stamp_path(folder, path), stamp)
     return folder
 

@@ -49,11 +49,11 @@ def test_both_schemas_are_read():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (PLAIN | {"outputs": ["5"]}, "has 3 inputs and 1 outputs; give at least one, and an output for each"),
-        (PLAIN | {"inputs": [], "outputs": []}, "has 0 inputs and 0 outputs"),
+        (PLAIN | {"outputs": ["5"]}, "there are 3 inputs and 1 outputs; give at least one, and an output for each"),
+        (PLAIN | {"inputs": [], "outputs": []}, "there are 0 inputs and 0 outputs"),
         (PLAIN | {"inputs": [2, 3, 4]}, "must be text, or a list of lines, not 2"),
         (PLAIN | {"outputs": "5"}, "key 'outputs' must be there and be of type list"),
-        (PLAIN | {"code": "print("}, "the reference solution of task 1 is not Python"),
+        (PLAIN | {"code": "print("}, "the reference solution is not Python"),
         (APPS | {"input_output": "{"}, "'input_output' is not JSON"),
         (APPS | {"input_output": ""}, "'input_output' must be an object with 'inputs' and 'outputs', not ''"),
         (APPS | {"input_output": {"fn_name": "f"}}, "'fn_name' asks for a function"),

@@ -8,6 +8,9 @@ import math
 import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -40,23 +43,45 @@ def write(folder, lines, name="mine"):
     [
         ("{", r"train\.jsonl, line 2 is not JSON"),
         ("[1]", r"line 2: a task is a JSON object"),
-        (json.dumps({key: value for key, value in GOOD.items() if key != "text"}), r"line 2: key 'text' must be there"),
-        (json.dumps(GOOD | {"task_id": 1.5}), r"line 2: key 'task_id' must be there and be of type int \| str"),
-        (json.dumps(GOOD | {"grade": "easy"}), r"line 2: key 'grade' has a value of the wrong type"),
-        (json.dumps(GOOD | {"challenge_test_list": "assert 1"}), r"line 2: key 'challenge_test_list' has a value"),
-        (json.dumps(GOOD | {"test_imports": "import re"}), r"line 2: key 'test_imports' has a value"),
-        (json.dumps(GOOD), r"two tasks with the same task_id"),
-        (json.dumps(GOOD | {"task_id": "2"}), r"a task_id that is a number and one that is text"),
-        (json.dumps(GOOD | {"prelude": ["import re"]}), r"line 2: key 'prelude' has a value"),
-        (json.dumps(GOOD | {"test_list": []}), r"line 2: task 1 has no tests"),
-        (json.dumps(GOOD | {"test_list": None}), r"line 2: key 'test_list' must be there"),
-        (json.dumps(GOOD | {"test_list": ["add(1, 2)"]}), r"line 2: task 1 has no tests"),
-        (json.dumps(GOOD | {"test_list": ["assert 1", ""]}), r"line 2: the test '' asserts nothing"),
-        (json.dumps(GOOD | {"test_list": ["# assert 1"]}), r"line 2: the test '# assert 1' asserts nothing"),
-        (json.dumps(GOOD | {"test_list": ["add(1, 2) == 3"]}), r"line 2: the test 'add\(1, 2\) == 3' asserts nothing"),
-        (json.dumps(GOOD | {"challenge_test_list": ["assert ("]}), r"line 2: the test 'assert \(' is not Python"),
-        (json.dumps(GOOD | {"test_list": [1]}), r"line 2: a test must be text, not 1"),
-        (json.dumps(GOOD | {"code": "def ("}), r"line 2: the reference solution of task 1 is not Python"),
+        (
+            json.dumps({key: value for key, value in GOOD.items() if key != "text"}),
+            r"task 1: key 'text' must be there",
+        ),
+        (
+            json.dumps(GOOD | {"task_id": 1.5}),
+            r"line 2, task 1.5: key 'task_id' must be .* int \| str, not float",
+        ),
+        (json.dumps(GOOD | {"grade": "easy"}), r"task 1: key 'grade' has a value of the wrong type"),
+        (
+            json.dumps(GOOD | {"challenge_test_list": "assert 1"}),
+            r"task 1: key 'challenge_test_list' has a value",
+        ),
+        (json.dumps(GOOD | {"test_imports": "import re"}), r"task 1: key 'test_imports' has a value"),
+        (json.dumps(GOOD), r"line 2, task 1: line 1 has the same task_id; number them apart"),
+        (json.dumps(GOOD | {"task_id": "2"}), r"line 2, task '2': a task_id is a number or a text, and 1 is the other"),
+        (json.dumps(GOOD | {"prelude": ["import re"]}), r"task 1: key 'prelude' has a value"),
+        (json.dumps(GOOD | {"test_list": []}), r"task 1: there are no tests"),
+        (json.dumps(GOOD | {"test_list": None}), r"task 1: key 'test_list' must be there"),
+        (json.dumps(GOOD | {"test_list": ["add(1, 2)"]}), r"task 1: there are no tests"),
+        (json.dumps(GOOD | {"test_list": ["assert 1", ""]}), r"task 1: the test '' asserts nothing"),
+        (json.dumps(GOOD | {"test_list": ["# assert 1"]}), r"task 1: the test '# assert 1' asserts nothing"),
+        (
+            json.dumps(GOOD | {"test_list": ["add(1, 2) == 3"]}),
+            r"task 1: the test 'add\(1, 2\) == 3' asserts nothing",
+        ),
+        (
+            json.dumps(GOOD | {"challenge_test_list": ["assert ("]}),
+            r"task 1: the test 'assert \(' is not Python",
+        ),
+        (json.dumps(GOOD | {"test_list": "assert 1"}), r"task 1: key 'test_list' must be .* list, not str"),
+        (json.dumps(GOOD | {"code": ""}), r"task 1: the reference solution is empty"),
+        (json.dumps(GOOD | {"code": "# later"}), r"task 1: the reference solution is empty"),
+        (
+            json.dumps(WORD_PROBLEM | {"task_id": 2}),
+            r"task 2 is by its keys a MathsTask, and task 1 a CodeTask",
+        ),
+        (json.dumps(GOOD | {"test_list": [1]}), r"task 1: a test must be text, not 1"),
+        (json.dumps(GOOD | {"code": "def ("}), r"task 1: the reference solution is not Python"),
     ],
 )
 def test_a_malformed_line_is_named_with_its_file(line, message, tmp_path, monkeypatch):
@@ -92,6 +117,43 @@ def test_a_null_number_is_the_number_of_the_line_and_a_file_without_tasks_is_nam
     path.write_text("\n\n")
     with pytest.raises(DataError, match=r"some\.jsonl has no tasks"):
         tasks.read_jsonl(path)
+
+
+def test_a_whole_number_is_one_however_a_table_writes_it(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(json.dumps(GOOD | {"task_id": number}) for number in (1.0, 2, None)))
+    assert [repr(task.task_id) for task in tasks.read_jsonl(path)] == ["1", "2", "3"]
+
+
+def test_a_split_or_a_data_set_that_is_not_there_is_told_which_are_and_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    with pytest.raises(DataError, match=r"no split 'tests' \(did you mean 'test'\?\); splits: prompt, train"):
+        tasks.load_tasks("starter", "tests")
+    with pytest.raises(DataError, match=rf"no data set 'mine' in {tmp_path} or {runs.ROOT / 'data'}: put its test"):
+        tasks.load_tasks("mine", "test")
+
+
+PROGRAM = """
+import sys
+from grpo_utils.__main__ import app
+try:
+    app(sys.argv[1:], standalone_mode=False)
+except ValueError as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("command", ["reproduce", "train", "evaluate"])
+def test_what_is_wrong_with_the_data_is_told_before_torch_is_loaded(command, tmp_path):
+    write(tmp_path, [json.dumps(GOOD), json.dumps(GOOD | {"code": ""})])
+    shutil.copy(tmp_path / "mine" / "train.jsonl", tmp_path / "mine" / "test.jsonl")
+    line = [sys.executable, "-c", PROGRAM, command, "--recipe", "smoke-code", "--set", "dataset.name=mine"]
+    environment = os.environ | {"GRPO_DATA_DIR": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == (
+        f"{tmp_path}/mine/train.jsonl, line 2, task 1: the reference solution is empty; give one in 'code', or leave "
+        "the task out. False\n"
+    )
 
 
 def made(**changes):
@@ -191,7 +253,7 @@ def test_a_data_set_comes_from_one_folder_and_a_split_that_it_lacks_is_named(tmp
 
 
 def test_a_data_set_that_is_nowhere_says_where_to_put_it():
-    with pytest.raises(DataError, match=r"put train\.jsonl into .*mine"):
+    with pytest.raises(DataError, match=r"put its train\.jsonl into a folder mine"):
         tasks.load_tasks("mine", "train")
 
 
@@ -292,16 +354,22 @@ def test_a_data_set_without_prompt_and_validation_splits_gets_them_from_train(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": "6 * 7"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
-        ({"answer": "42 eggs"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
-        ({"answer": "#### many"}, "line 1: the answer must be a number, or end in '#### ' and the gold number"),
-        ({"answer": True}, "line 1: the answer must be a number"),
-        ({"answer": math.nan}, "line 1: the answer must be a number"),
-        ({"answer": None}, "line 1: key 'answer' must be there and be of type str"),
-        ({"answer": ["42"]}, "line 1: key 'answer' must be there and be of type str"),
-        ({"answer": "#### 5,5"}, "line 1: the comma in the gold number '5,5' groups no thousands: write a point"),
-        ({"answer": "#### 1.000,50 kg"}, "line 1: the comma in the gold number '1.000,50 kg' groups no thousands"),
-        ({"grade": "easy"}, "line 1: key 'grade' has a value of the wrong type"),
+        ({"answer": "6 * 7"}, "line 1, task 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": "42 eggs"}, "line 1, task 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": "#### many"}, "line 1, task 1: the answer must be a number, or end in '#### ' and the gold number"),
+        ({"answer": True}, "line 1, task 1: the answer must be a number"),
+        ({"answer": math.nan}, "line 1, task 1: the answer must be a number"),
+        ({"answer": None}, "line 1, task 1: key 'answer' must be there and be of type str"),
+        ({"answer": ["42"]}, "line 1, task 1: key 'answer' must be there and be of type str"),
+        (
+            {"answer": "#### 5,5"},
+            "the comma in the gold number '5,5' groups no thousands: write a point",
+        ),
+        (
+            {"answer": "#### 1.000,50 kg"},
+            "the comma in the gold number '1.000,50 kg' groups no thousands",
+        ),
+        ({"grade": "easy"}, "line 1, task 1: key 'grade' has a value of the wrong type"),
     ],
 )
 def test_a_malformed_word_problem_is_named_with_its_file(change, message, tmp_path, monkeypatch):
