@@ -7,6 +7,7 @@ value would end a run after hours, when it is first used. They do not declare ra
 import contextlib
 import dataclasses
 import enum
+import importlib.util
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,8 @@ ONLY_WITH = {
     "max_length": "truncation_mode",
     "packing": "packing_strategy",
     "gradient_checkpointing": "gradient_checkpointing_kwargs",
-    "a GPU": "torch_empty_cache_steps use_liger_kernel activation_offloading fp16",
+    "a GPU": "torch_empty_cache_steps activation_offloading fp16",
+    "a GPU and the package liger-kernel": "use_liger_kernel",
     "use_liger_kernel": "liger_kernel_config",
     "a GPU and generation by transformers": "cache_implementation ds3_gather_for_generation use_transformers_*",
     "use_transformers_continuous_batching": "transformers_continuous_batching_config",
@@ -134,10 +136,11 @@ def check_heeded(recipe: Recipe, block: str, config: Any) -> None:
     facts |= {"tracking": recipe.tracking, "several processes": count_processes(recipe) > 1, "a GPU": gpu}
     facts["a GPU and generation by transformers"] = gpu and not given.get("use_vllm")
     facts["vllm_mode: server and a GPU"] = given.get("vllm_mode") == "server" and (gpu or recipe.launcher)
-    facts["push_to_hub or log_completions_hub_repo"] = facts.get("push_to_hub") or facts.get("log_completions_hub_repo")
+    facts["a GPU and the package liger-kernel"] = gpu and importlib.util.find_spec("liger_kernel")
     for needed, names in (NOT_HEEDED | ONLY_WITH).items():
         fact, _, values = needed.partition(": ")
-        if facts.get(needed) or (values and str(facts.get(fact)).startswith(tuple(values.split("|")))):
+        is_met = any(map(facts.get, needed.split(" or ")))
+        if is_met or (values and str(facts.get(fact)).startswith(tuple(values.split("|")))):
             continue
         for field in dataclasses.fields(config):
             is_named = any(fnmatchcase(f".{block}.{field.name}", f"*.{name}") for name in names.split())

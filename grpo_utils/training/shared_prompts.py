@@ -27,23 +27,18 @@ class SharedPromptTrainer(GRPOTrainer):
     """
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with the completions of a group in one micro-batch as far as they enter the same optimiser step.
-
-        Where a loss is normalised or chosen within a micro-batch, the rows stay where TRL has put them.
-        """
+        """TRL's, with the completions of a group in one micro-batch, where no optimiser step's loss depends on that."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        is_new = self._buffered_inputs is not before and self._buffered_inputs is not None
+        batches: Any = self._buffered_inputs
         by_batch = self.top_entropy_quantile < 1 or self._entropy_bonus_enabled or self.aux_loss_enabled
-        if not is_new or by_batch or self.loss_type not in SUMS:
+        if batches is before or batches is None or by_batch or self.loss_type not in SUMS:
             return inputs
         # so many micro-batches never lie on both sides of an optimiser step or of a generation
         together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)  # type: ignore[attr-defined]
-        sorted_batches = []
-        for first in range(0, len(self._buffered_inputs), together):
-            sorted_batches += _sorted_by_prompt(self._buffered_inputs[first : first + together])
-        self._buffered_inputs = sorted_batches
-        return self._buffered_inputs[self._step % len(self._buffered_inputs)]
+        blocks = [batches[first : first + together] for first in range(0, len(batches), together)]
+        self._buffered_inputs = [batch for block in blocks for batch in _sorted_by_prompt(block)]
+        return self._buffered_inputs[self._step % len(batches)]
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """TRL's, in one forward pass of what holds several processes together: how many are within is their own."""
@@ -66,7 +61,7 @@ class SharedPromptTrainer(GRPOTrainer):
         shares = len(groups) <= len(rows) / 2 and any(len(completion) for _, completion in rows)
         shares = shares and _can_share(self.accelerator.unwrap_model(model))
         known = {"batch_size", "compute_entropy"}  # not images, nor the auxiliary loss of a mixture of experts
-        if not shares or any(value not in (None, False) for key, value in more.items() if key not in known):
+        if not shares or any(more[key] is not None and more[key] is not False for key in more.keys() - known):
             return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
         places, logps, entropies = [], [], []
         for prompt, members in groups.items():

@@ -65,7 +65,7 @@ def test_what_is_decided_holds(block, kind):
         ("cpu-code", {"grpo.vllm_max_model_length": 512}, r"vllm_max_model_length needs use_vllm, or remove it"),
         ("cpu-code", {"grpo.use_vllm": False, "grpo.vllm_max_model_length": 512}, None),
         ("cpu-code", {"grpo.vllm_server_port": 8000}, None),  # its default
-        ("cpu-code", {"grpo.use_liger_kernel": True}, r"use_liger_kernel needs a GPU"),
+        ("cpu-code", {"grpo.use_liger_kernel": True}, r"use_liger_kernel needs a GPU and the package"),
         ("cpu-code", {"grpo.optim_args": "a=1"}, r"optim_args needs optim: galore or apollo or sgd"),
         ("cpu-code", {"grpo.optim_args": "momentum=0.9", "grpo.optim": "sgd"}, None),
         ("cpu-code", {"grpo.ddp_timeout": 60}, r"ddp_timeout needs several processes"),
