@@ -4,6 +4,7 @@
 `Engine` that `vllm` is with vLLM. `identity` tells one policy from another.
 """
 
+from .cpu import round_once
 from .decoding import ChatOrText, Engine, Sampled, generate_completions, prompt_ids
 from .identity import MADE_WITH, base_fingerprint, identify_adapter, identify_base, update_norm
 from .loading import (

@@ -139,28 +139,49 @@ def packed_weights(model: torch.nn.Module) -> Iterator[None]:
     """In the block, products with a model's weights read copies of these, in the order in which they are read.
 
     That order is oneDNN's: otherwise it makes it anew for every product. To weights in float32 an adapter is added, so
-    that it costs nothing. In bfloat16 that sum would be rounded, and of a small update most would be lost: there A and
-    B stay apart, as in training, two thin products whose result enters the sums of the large one before they are
-    rounded. What changes a weight in the block is not seen. For inference alone.
+    that it costs nothing; in bfloat16 it stays apart, as in `round_once`. What changes a weight in the block is not
+    seen. For inference alone.
     """
-    packed: list[Any] = []
-    dtypes = [torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported()]
+    packed: dict[Any, Any] = {}  # what a layer's own `forward` was
     modules: list[Any] = list(model.modules())  # a layer with an adapter comes before the layer in it
     for module in modules:
-        has_adapter = type(module) is LoraLinear and not (module.merged or module.disable_adapters)
-        has_adapter = has_adapter and not len(module.lora_variant)
-        layer = module.get_base_layer() if has_adapter else module
-        if type(layer) is not torch.nn.Linear or layer in packed or layer.weight.device.type != "cpu":
-            continue
-        if layer.weight.dtype in dtypes:
-            active = [name for name in module.active_adapters if name in module.lora_A] if has_adapter else []
+        active = _active(module)
+        layer = module.get_base_layer() if active else module
+        if type(layer) is torch.nn.Linear and layer not in packed and layer.weight.dtype in _packable(layer):
+            packed |= {one: vars(one).get("forward") for one in (module, layer)}
             vars(module)["forward"] = _packed_forward(layer, module, active)
-            packed += [module, layer]
     try:
         yield
     finally:
-        for module in packed:
+        for module, before in packed.items():
             vars(module).pop("forward", None)
+            if before:
+                vars(module)["forward"] = before
+
+
+def round_once(model: torch.nn.Module) -> None:
+    """Has a model in training add its adapter's update to the sums of each product, before these are rounded.
+
+    PEFT adds it to the rounded product. In bfloat16 that loses what is below half a unit in the product's last place,
+    most of a small update, and the policy that is trained would not be the one that `packed_weights` lets write.
+    """
+    modules: list[Any] = list(model.modules())
+    for module in modules:
+        if _active(module) and module.get_base_layer().weight.dtype in {torch.bfloat16} & _packable(module):
+            vars(module)["forward"] = functools.partial(_forward_rounded_once, module)
+
+
+def _active(module: Any) -> list[str]:
+    """The adapters that a layer adds to its product, where they are plain LoRA."""
+    is_plain = type(module) is LoraLinear and not (module.merged or module.disable_adapters or len(module.lora_variant))
+    return [name for name in module.active_adapters if name in module.lora_A] if is_plain else []
+
+
+def _packable(layer: torch.nn.Module) -> set[torch.dtype]:
+    """The types of weights with which oneDNN computes fast on the layer's device."""
+    if next(layer.parameters()).device.type != "cpu":
+        return set()
+    return {torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported()}
 
 
 def _packed_forward(layer: torch.nn.Linear, lora: Any, active: Sequence[str]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -174,17 +195,42 @@ def _packed_forward(layer: torch.nn.Linear, lora: Any, active: Sequence[str]) ->
         torch.cat([lora.lora_B[name].weight * lora.scaling[name] for name in active], dim=1),
     )
     read, write = (pack(one.detach().to(weight.dtype)) for one in thin)
-    return functools.partial(_product_with_update, pack(weight), layer.bias, read, write)
+    weight = pack(weight)
+    return lambda inputs: _sum(inputs, _product(write, None, _product(read, None, inputs)), weight, layer.bias)
+
+
+def _forward_rounded_once(lora: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """What `LoraLinear` computes, rounded once."""
+    if not (active := _active(lora)):
+        return lora.get_base_layer()(inputs)
+    read = inputs.to(lora.lora_A[active[0]].weight.dtype)
+    parts = (
+        lora.lora_B[name](lora.lora_A[name](lora.lora_dropout[name](read))) * lora.scaling[name] for name in active
+    )
+    layer = lora.get_base_layer()
+    return _Sum.apply(inputs, sum(parts).to(inputs.dtype), layer.weight, layer.bias)  # type: ignore[union-attr]
+
+
+class _Sum(torch.autograd.Function):
+    """`_sum` with the gradients of inputs and update; the weights are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, update: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return _sum(inputs, update, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        (weight,) = ctx.saved_tensors
+        return gradient @ weight if ctx.needs_input_grad[0] else None, gradient, None, None
 
 
 def _product(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
 
 
-def _product_with_update(
-    weight: torch.Tensor, bias: torch.Tensor | None, read: torch.Tensor, write: torch.Tensor, inputs: torch.Tensor
-) -> torch.Tensor:
-    update = _product(write, None, _product(read, None, inputs))
+def _sum(inputs: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A product with the weights of a layer, its bias and an update, added up in float32 and rounded once."""
     return torch.ops.mkldnn._linear_pointwise.binary(inputs, update, weight, bias, "add")
 
 

@@ -248,6 +248,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if runs.is_main_process() else [],
     )
+    policy.round_once(trainer.model)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
 
@@ -323,6 +324,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     model: Any = trainer.model
     # TRL holds an adapter on 4-bit weights in bfloat16, and PEFT would load the checkpoint's in float32
     model.load_adapter = functools.partial(model.load_adapter, autocast_adapter_dtype=False)
+    policy.round_once(model)
     trainer.remove_callback(PrinterCallback)
 
     # 5. the training, and what a signal leaves of it
