@@ -1,7 +1,6 @@
 """The command line, `grpo` or `python -m grpo_utils`: what the notebooks do, and what is done with a finished run.
 
-Each command loads what it needs when it is called, so that a mistake in a recipe or in the data is told before torch
-and TRL are read.
+Each command loads what it needs when it is called: a mistake in a recipe or in data is told before torch is read.
 """
 
 import importlib.util
@@ -29,9 +28,7 @@ app = typer.Typer(
 data = typer.Typer(help="Data sets: a local copy of one, or its tasks as JSON lines.", no_args_is_help=True)
 app.add_typer(data, name="tasks")
 
-RecipeName = Annotated[
-    str | None, typer.Option("--recipe", help="Name or path of a recipe; default: the run's own, else cpu-code.")
-]
+RecipeName = Annotated[str | None, typer.Option("--recipe", help="Name or path; default: the run's own, or cpu-code.")]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override: grpo.max_steps=5.")]
 RunName = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Folder in outputs/; default: the recipe's.")
@@ -61,12 +58,9 @@ def reproduce(
     """Run the notebooks 01 to 05 headlessly and print what they found: grpo reproduce --recipe smoke-code"""
     if only and first:
         raise UserError("--only and --from name one notebook each: give one of them.")
-    parameters, chosen_recipe = _recipe(recipe, settings, run)
+    parameters, chosen_recipe = _recipe(recipe, settings, run, reads_data=True)
     runs.need_gpu(chosen_recipe)
-    from grpo_utils import tasks
-
-    tasks.check_data(chosen_recipe)
-    from grpo_utils import training
+    from grpo_utils import tasks, training
     from grpo_utils.runs import chain
 
     training.check_before_start(chosen_recipe)
@@ -87,12 +81,9 @@ def train(
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what `training.launch` gives: where to train
 ) -> None:
     """Train the policy of a recipe, or go on with a run that was stopped: grpo train --set grpo.max_steps=5"""
-    _, chosen = _recipe(recipe, settings, run)
+    _, chosen = _recipe(recipe, settings, run, reads_data=True)
     if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
         _import_unsloth()
-    from grpo_utils import tasks
-
-    tasks.check_data(chosen)
     from grpo_utils import training
     from grpo_utils.show.panel import Panel
 
@@ -126,12 +117,9 @@ def evaluate(
     checkpoint: Annotated[list[str], typer.Option(help="base or checkpoint-N, repeatable; default: all.")] = [],  # noqa: B006
 ) -> None:
     """Evaluate checkpoints of a run and print the table: grpo evaluate --split test --checkpoint checkpoint-16"""
-    _, chosen = _recipe(recipe, settings, run)
+    _, chosen = _recipe(recipe, settings, run, reads_data=True)
     if run and not recipe and not settings:  # of a mistyped name it would measure the base
         runs.existing_run(chosen)
-    from grpo_utils import tasks
-
-    tasks.check_data(chosen)
     from grpo_utils import evaluation
 
     split = "test" if dataset else split
@@ -274,10 +262,17 @@ def show(name: str, split: str) -> None:
         print(json.dumps(asdict(task)))
 
 
-def _recipe(name: str | None, settings: list[str], run: str | None) -> tuple[dict[str, Any], Recipe]:
+def _recipe(
+    name: str | None, settings: list[str], run: str | None, reads_data: bool = False
+) -> tuple[dict[str, Any], Recipe]:
     """What a command line asks for: papermill's parameters, and the recipe that they lead to."""
     path, overrides = commands.parameters_of(name, settings, run)
-    return {"RECIPE": path, "OVERRIDES": overrides}, runs.load_recipe(path, overrides)
+    recipe = runs.load_recipe(path, overrides)
+    if reads_data and not recipe.without_gpu:  # else what is missing first is the GPU
+        from grpo_utils import tasks
+
+        tasks.check_data(recipe)
+    return {"RECIPE": path, "OVERRIDES": overrides}, recipe
 
 
 def main() -> None:

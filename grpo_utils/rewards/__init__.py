@@ -9,10 +9,11 @@ A reward is a function `reward(completions, **columns) -> list[float | None]`: o
 "not known" (a fault of the sandbox, an unreadable gold answer). `columns` are those of the data set, as lists of the
 same length, and what the trainer knows besides (`prompts`, `completion_ids`). What stands behind a `*` are settings.
 
-Nothing here imports torch, transformers or TRL before a reward is called. A file that is added here is imported too.
+Nothing here imports torch, transformers or TRL before a reward is called.
 """
 
-from grpo_utils.runs import import_files
+import importlib
+import pkgutil
 
 from .code import (
     SandboxFault,
@@ -44,4 +45,5 @@ from .registry import (
     texts,
 )
 
-import_files(__name__)
+for file in pkgutil.iter_modules(__path__):  # one that somebody adds is found by being there
+    importlib.import_module(f"{__name__}.{file.name}")

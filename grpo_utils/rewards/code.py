@@ -157,10 +157,7 @@ def correct(
     stop_on_fault: bool = False,
     **columns: Any,
 ) -> list[float | None]:
-    """1 when the task's own `check` accepts the answer in the last tag, else 0: for every kind of task.
-
-    Needs the column `task` of `tasks.columns`. A fault of the sandbox is as in `by_verdict`.
-    """
+    """1 when the task's own `check` accepts the answer in the last tag, else 0: by the column `task`, for any kind."""
     owners = [task_of(text) for text in column(columns, "task")]
     answers = [task.strict_answer(text, tags[-1]) for task, text in zip(owners, texts(completions), strict=True)]
     checks = [NO_CODE if answer is None else task.check(answer) for task, answer in zip(owners, answers, strict=True)]

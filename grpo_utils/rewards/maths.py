@@ -37,10 +37,11 @@ def hard_correctness(
     """1 when the last tag holds the gold answer to the letter and nothing else but white space, else 0; None where
     there is no gold answer. Of a solution of GSM8K the answer is what follows `####`.
     """
-    written = [None if gold is None else str(gold) for gold in column(columns, "answer")]
-    golds = [gold and (extract_hash_answer(gold) or gold.strip()) for gold in written]
-    rows = zip(texts(completions), golds, strict=True)
-    return [None if gold is None else float(extract_tag(text, tags[-1]) == gold) for text, gold in rows]
+    rows = zip(texts(completions), column(columns, "answer"), strict=True)
+    golds = [
+        (text, gold if gold is None else extract_hash_answer(str(gold)) or str(gold).strip()) for text, gold in rows
+    ]
+    return [None if gold is None else float(extract_tag(text, tags[-1]) == gold) for text, gold in golds]
 
 
 @reward(0.0, 1.0, NOTHING)

@@ -62,4 +62,4 @@ from .recipe import (
     recipe_names,
     sampling_of,
 )
-from .sources import ROOT, code_hash, import_files, meaning_hash
+from .sources import ROOT, code_hash, meaning_hash

@@ -118,12 +118,7 @@ def _plain(source: str) -> str:
 
 
 def stamps(recipe: Recipe, data: str) -> dict[Path, str]:
-    """Returns for every notebook of the chain, in order, the stamp that it gets when it is executed now.
-
-    Args:
-        recipe: that it gets.
-        data: the hash of the data set, from `tasks.data_fingerprint`.
-    """
+    """Returns the stamp of every notebook, in order, if executed now; `data` is from `tasks.data_fingerprint`."""
     found: dict[Path, str] = {}
     stamp = data
     for path in list_notebooks():

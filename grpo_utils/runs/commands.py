@@ -30,7 +30,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
     """Returns the recipe (a path made absolute) and the overrides that `--recipe`, `--set` and `--run` ask for.
 
-    A run that is there, named without `--recipe` and `--set`, has a recipe of its own. Else the default is `cpu-code`.
+    A run that is there and is named alone has its own recipe; else the default is `cpu-code`.
 
     Raises:
         RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
@@ -54,7 +54,7 @@ def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) 
 
 
 def run_command(main: Callable[[], None], trains: bool = False) -> None:
-    """Runs a command line's `main`. SIGTERM counts as Ctrl-C, and what `trains` says that it waits for a step.
+    """Runs a command line's `main`. SIGTERM counts as Ctrl-C; one that `trains` says that it ends a step first.
 
     An error that the user can mend and a disk that takes no more become one sentence on stderr and exit code 1, an
     interruption 130.

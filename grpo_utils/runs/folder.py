@@ -92,8 +92,7 @@ def existing_run(recipe: Recipe) -> Path:
     if settings.read_bytes() != recipe.to_yaml().encode():
         raise RunError(
             f"{run} holds a run with other settings: --run {recipe.name} without --recipe and --set goes on with it; "
-            'give this one a name of its own (--run NAME, or OVERRIDES {"name": "..."}), or start over with grpo '
-            "reproduce --force."
+            'name this one otherwise (--run NAME, or OVERRIDES {"name": "..."}), or start over (reproduce --force).'
         )
     return run
 

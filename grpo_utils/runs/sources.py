@@ -6,19 +6,10 @@ A run is not made again, and a training not refused, because of a comment or a d
 import ast
 import functools
 import hashlib
-import importlib
-import pkgutil
-import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]  # of the project: notebooks, recipes, data
-
-
-def import_files(room: str) -> None:
-    """Imports every file of a room, such as `grpo_utils.tasks`: one that somebody adds is found by being there."""
-    for file in pkgutil.iter_modules(sys.modules[room].__path__):
-        importlib.import_module(f"{room}.{file.name}")
 
 
 def code_hash(*names: str) -> str:

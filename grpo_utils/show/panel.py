@@ -52,19 +52,11 @@ class Panel:
 
     def __init__(self) -> None:
         self.log: list[LogEntry] = []
-        self.start = 0  # the step from which the training goes on
         self.next_line = 0
         self.handle: Any = None
 
     def __call__(self, entry: LogEntry) -> None:
-        """Takes the next entry of the log; one without loss and reward, such as the summary at the end, is left out.
-
-        One with `going_on` says that the entries up to its step are of an earlier process: they are drawn, not printed.
-        """
-        if "going_on" in entry:
-            self.start = entry["step"]
-            if not is_watched():
-                print(f"going on from step {self.start} of {entry['max_steps']}", flush=True)
+        """Takes the next entry of the log; one without loss and reward, such as the summary at the end, is left out."""
         if not {"reward", "loss"} & set(entry):
             return
         self.log.append(entry)
@@ -76,13 +68,16 @@ class Panel:
 
     def _show(self, step: int, last: int) -> None:
         if is_watched():
-            page = HTML(render_panel(self.log, self.start))
+            page = HTML(render_panel(self.log))
             if self.handle is None:
                 self.handle = display(page, display_id=True)
             else:
                 self.handle.update(page)
-        elif step > self.start and step >= min(self.next_line, last):
-            print(describe(self.log, self.start), flush=True)
+        elif "going_on" in self.log[-1]:
+            if len(self.log) == 1:
+                print(f"going on from step {self.log[0]['going_on']} of {last}", flush=True)
+        elif step >= min(self.next_line, last):
+            print(describe(self.log), flush=True)
             self.next_line = step + max(1, last // LINES)
 
 
@@ -107,22 +102,21 @@ def _values(log: Sequence[LogEntry], key: str) -> list[float]:
     return [math.nan if entry.get(key) is None else entry[key] for entry in log]
 
 
-def describe(log: Sequence[LogEntry], start: int = 0) -> str:
+def describe(log: Sequence[LogEntry]) -> str:
     """Returns one line of text about the last entry of a log, with the time that is left at the pace of the last few.
-
-    Entries up to the step `start` do not count for the pace: they are of an earlier process, perhaps elsewhere.
 
     Example:
         >>> describe([{"step": 3, "max_steps": 16, "loss": 0.25}])
         'step    3 of 16  loss 0.25'
     """
     values = [f"{title.partition(' (')[0]} {_number(values[-1])}" for title, values in curves(log).items()]
-    return "  ".join([f"step {log[-1]['step']:>4} of {log[-1]['max_steps']}", *values, *_pace(log, start)])
+    return "  ".join([f"step {log[-1]['step']:>4} of {log[-1]['max_steps']}", *values, *_pace(log)])
 
 
-def _pace(log: Sequence[LogEntry], start: int) -> list[str]:
+def _pace(log: Sequence[LogEntry]) -> list[str]:
     """The seconds of the last step and the time that is left; nothing where the trainer does not take the time."""
-    paces = [entry["step_time"] for entry in log[-RECENT:] if "step_time" in entry and entry["step"] > start]
+    own = [entry for entry in log[-RECENT:] if "going_on" not in entry]  # not of a process before, perhaps elsewhere
+    paces = [entry["step_time"] for entry in own if "step_time" in entry]
     left = timedelta(seconds=round(fmean(paces or [0.0]) * (log[-1]["max_steps"] - log[-1]["step"])))
     return [f"{paces[-1]:.1f} s a step", f"{left} left"] if paces else []
 
@@ -131,15 +125,15 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
 
 
-def render_panel(log: Sequence[LogEntry], start: int = 0) -> str:
+def render_panel(log: Sequence[LogEntry]) -> str:
     """Returns the panel as HTML: a bar, the pace, and a small curve for every number.
 
     Text takes the colour of the page around it, so the panel can be read in light and in dark.
     """
     tiles = "".join(_tile(title, values) for title, values in curves(log).items())
     step, last = log[-1]["step"], log[-1]["max_steps"]
-    begun = [f"going on from step {start}"] if start else []
-    words = ", ".join([f"step {step} of {last}", *begun, *_pace(log, start)])
+    begun = [f"going on from step {log[0]['going_on']}"] if "going_on" in log[0] else []
+    words = ", ".join([f"step {step} of {last}", *begun, *_pace(log)])
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(9em,1fr));gap:0.5em 1.5em"
     return (
         f"<progress value='{step}' max='{last}' style='width:100%'></progress>"

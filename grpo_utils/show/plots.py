@@ -136,15 +136,11 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame | None, trai
 
     Args:
         published: the columns `step`, `tasks`, `0-shot` and `3-shot`; its bars are Wilson intervals.
-        records: greedy and sampled completions count; bars are bootstrap intervals. None for a run on other tasks than
-            the table's: there is nothing to see beside it.
+        records: greedy and sampled completions count; bars are bootstrap intervals. None on other tasks: nothing there.
         trained_shots: worked examples in the prompt of training, the only ones drawn on our side.
     """
     use_style()
-    sides = 1 if records is None else 2
-    figure, ((left, *rest),) = plt.subplots(
-        1, sides, figsize=(5.5 * sides, 4.0), layout="constrained", sharey=True, squeeze=False
-    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", sharey=True)
     aside = published.step.max() / 120  # points of the two prompts stand side by side
     for column, shift, colour in (("0-shot", -aside, GREEN), ("3-shot", aside, ORANGE)):
         rows = zip(published[column], published.tasks, strict=True)
@@ -154,8 +150,8 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame | None, trai
     left.set_title(f"Published: an 8B model, {published.tasks.iloc[0]} test tasks")
     left.legend(loc="lower right")
     if records is None:
+        right.set_axis_off()
         return figure
-    (right,) = rest
     validation = records[(records.split == "validation") & (records.shots == trained_shots)]
     ours = _by_checkpoint(validation)
     heights = [point.value for point in ours.values()]

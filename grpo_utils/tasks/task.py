@@ -96,9 +96,8 @@ def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping
     """
     for key, kind in {"task_id": int | str, **needed}.items():
         if not isinstance(row.get(key), kind):
-            kinds = getattr(kind, "__name__", kind)  # a union has no name
-            found = f", not {type(row[key]).__name__}" if key in row else ""
-            raise DataError(f"{where}: key {key!r} must be there and be of type {kinds}{found}.")
+            found = f"{getattr(kind, '__name__', kind)}, not {type(row.get(key)).__name__}"  # a union has no name
+            raise DataError(f"{where}: key {key!r} must be there and be of type {found}.")
     for key, kind in {"grade": int | None, **optional}.items():
         if key in row and not isinstance(row[key], kind):
             raise DataError(f"{where}: key {key!r} has a value of the wrong type.")

@@ -185,7 +185,7 @@ class TrainingLog(TrainerCallback):
     """Appends every entry that the trainer logs to a JSONL file and hands it to `on_log`, `max_steps` added.
 
     When a killed run is resumed, both begin with what the checkpoint remembers: a kill may have cut the file anywhere.
-    `on_log` gets an entry `going_on` before that, whose step is the checkpoint's.
+    What `on_log` gets of it has the checkpoint's step as `going_on`.
     """
 
     def __init__(self, path: Path, on_log: Callable[[LogEntry], None]) -> None:
@@ -195,8 +195,8 @@ class TrainingLog(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         entries = [{"step": entry["step"], **entry} for entry in state.log_history]
         runs.write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in entries))
-        for entry in [*([{"step": state.global_step, "going_on": True}] if state.global_step else []), *entries]:
-            self.hand_over({**entry, "max_steps": state.max_steps})
+        for entry in entries:
+            self.hand_over({**entry, "max_steps": state.max_steps, "going_on": state.global_step})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # transformers' mean over the training is wrong after a resume: it counts all steps, but not the losses before
@@ -272,7 +272,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         recipe: what to train.
         run: folder of the run, from `runs.start_run`.
         on_log: called with every log entry, once per `logging_steps`, when this process trains; where it goes on from a
-            checkpoint, first with that step and the entries up to it. See `show.panel.Panel`.
+            checkpoint, first with the entries of the steps before. See `show.panel.Panel`.
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.

@@ -89,21 +89,16 @@ def test_the_differences_in_the_prose_stand_in_the_table():
 def test_the_second_draw_of_seed_0_is_told_beside_the_first():
     (told,) = re.findall(r"\*\*One seed is one draw.*?\n\n", README, flags=re.DOTALL)
     told = " ".join(told.split())
-    first = {
-        (what, f"{score}, {kind}"): row
-        for row in TABLE
-        if row[0] == "code" and not row[1]
-        for what, score, kind in [row[2:5]]
-    }
+    code = {f"{row[3]}, {row[4]}": row for row in TABLE if row[:3] == ("code", "", "GRPO")}
     for name, gain in SECOND["GRPO"].items():
-        there, _, *here = gain["difference"], None, *map(float, first["GRPO", name][7:10])
-        assert f"{there:+} [" in told.replace(" points", "")
-        assert f"in the table {here[0]:+} [{here[1]}, {here[2]}]" in told
+        *_, value, low, high, command = code[name]
+        assert f"{gain['difference']:+} [" in told.replace(" points", "")
+        assert f"in the table {value} [{low}, {high}]".replace("[+", "[").replace(", +", ", ") in told
+        assert SECOND["command"] == command
     assert f"(McNemar p = {SECOND['GRPO']['strict, greedy']['mcnemar_p']})" in told
     assert f"chose {SECOND['chosen'].replace('-', ' ')} in the place of {TRAINED[0].rpartition('-')[2]}" in told
     assert SECOND["commit"] in told
     assert SECOND["processor"].partition(",")[0] in told
-    assert SECOND["command"] == first["GRPO", "strict, greedy"][-1]
 
 
 def test_the_rows_of_three_seeds_are_those_of_the_results_file():

@@ -85,8 +85,7 @@ def test_without_a_display_it_prints_some_lines_however_long_the_training(max_st
     assert printed[-1].startswith(f"step {max_steps:>4} of {max_steps}")
 
 
-RESUMED = [{"step": 74, "max_steps": 300, "going_on": True}]
-RESUMED += [entry(step, 300, step_time=500.0) for step in range(1, 75)] + [entry(75, 300, step_time=2.0)]
+RESUMED = [entry(step, 300, step_time=500.0, going_on=74) for step in range(1, 75)] + [entry(75, 300, step_time=2.0)]
 
 
 def test_a_resumed_training_says_from_where_and_takes_its_pace_from_its_own_steps(capsys):
@@ -147,7 +146,7 @@ def test_a_supervised_training_shows_its_loss(capsys):
 
 
 def test_a_panel_that_fails_warns_and_raises_nothing(displayed, monkeypatch):
-    monkeypatch.setattr(panel, "render_panel", lambda *log: 1 / 0)
+    monkeypatch.setattr(panel, "render_panel", lambda log: 1 / 0)
     with pytest.warns(PanelWarning, match="goes on: ZeroDivisionError: division by zero"):
         Panel()(LOG[0])
     with warnings.catch_warnings():

@@ -78,7 +78,7 @@ def write(folder, lines, name="mine"):
         (json.dumps(GOOD | {"code": "# later"}), r"task 1: the reference solution is empty"),
         (
             json.dumps(WORD_PROBLEM | {"task_id": 2}),
-            r"task 2 is by its keys a MathsTask, and task 1 a CodeTask",
+            r"line 2, task 2 has the keys of a MathsTask, .* of a CodeTask",
         ),
         (json.dumps(GOOD | {"test_list": [1]}), r"task 1: a test must be text, not 1"),
         (json.dumps(GOOD | {"code": "def ("}), r"task 1: the reference solution is not Python"),
