@@ -125,11 +125,14 @@ def limit(model: str, shots: int) -> list[float]:
     linear = [module for module in loaded.model.modules() if type(module) is torch.nn.Linear]
     shapes = Counter((one.in_features, one.out_features) for one in linear)
     with torch.inference_mode():
-        decoding = sum(number * _product(BATCH, *shape) for shape, number in shapes.items())
+        dtype = loaded.model.dtype
+        decoding = sum(number * _product(dtype, BATCH, *shape) for shape, number in shapes.items())
         head = (loaded.model.config.hidden_size, loaded.model.config.vocab_size)
-        reading = sum(number * _product(1024, *shape) for shape, number in shapes.items() if shape != head) / 1024
+        reading = (
+            sum(number * _product(dtype, 1024, *shape) for shape, number in shapes.items() if shape != head) / 1024
+        )
         config = loaded.model.config
-        per_token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads
+        per_token = 2 * dtype.itemsize * config.num_hidden_layers * config.num_key_value_heads
         per_token *= getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         block = torch.zeros(64 << 20)
         bandwidth = block.numel() * block.itemsize / seconds(block.sum)
@@ -137,13 +140,13 @@ def limit(model: str, shots: int) -> list[float]:
     return [TOKENS * decoding + own * reading + read]
 
 
-def _product(rows: int, inner: int, outer: int) -> float:
+def _product(dtype: Any, rows: int, inner: int, outer: int) -> float:
     """Seconds of one product, with a different weight each time."""
     import torch
 
-    inputs = torch.randn(rows, inner).bfloat16()
-    copies = max(2, min(40, (64 << 20) // (inner * outer * 2)))
-    weights = [torch.ops.mkldnn._reorder_linear_weight(torch.randn(outer, inner).bfloat16()) for _ in range(copies)]
+    inputs = torch.randn(rows, inner).to(dtype)
+    copies = max(2, min(40, (64 << 20) // (inner * outer * dtype.itemsize)))
+    weights = [torch.ops.mkldnn._reorder_linear_weight(torch.randn(outer, inner).to(dtype)) for _ in range(copies)]
 
     def once() -> None:
         for weight in weights:

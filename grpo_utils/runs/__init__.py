@@ -16,7 +16,6 @@ from .folder import (
     LogEntry,
     RunError,
     adapters,
-    cache_folder,
     checkpoints,
     clear_run,
     damaged_file,
@@ -31,7 +30,6 @@ from .folder import (
     need_file,
     need_gpu,
     outputs_folder,
-    processor,
     read_json,
     read_log,
     record_path,
@@ -43,6 +41,7 @@ from .folder import (
     write_manifest,
     writes_alone,
 )
+from .machine import cache_folder, faster_dtype, processor
 from .recipe import (
     NEEDED,
     NEUTRAL,

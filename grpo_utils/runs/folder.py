@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .errors import UserError, nearest
+from .machine import processor
 from .recipe import Recipe
 from .sources import ROOT
 
@@ -33,7 +33,6 @@ HEADLESS = "GRPO_HEADLESS"  # set in the kernels of a chain: nobody watches or c
 LAUNCHED = "GRPO_LAUNCHED"  # set in processes that were started to train
 ORPHAN_SECONDS = 10.0  # a kernel whose chain was killed notices it within a second or two, and ends
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "matplotlib")
-VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")  # as Linux calls them
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,12 +46,6 @@ class RunError(UserError):
 def outputs_folder() -> Path:
     """Returns the folder that holds all runs: `outputs/`, or what `GRPO_OUTPUTS_DIR` names."""
     return Path(os.environ.get("GRPO_OUTPUTS_DIR") or ROOT / "outputs").absolute()
-
-
-def cache_folder() -> Path:
-    """Returns the folder for what is made once per machine, converted models and embeddings: `~/.cache/grpo_utils`."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # by its standard an empty or relative path does not count
-    return (named if named.is_absolute() else Path.home() / ".cache") / "grpo_utils"
 
 
 def start_run(recipe: Recipe) -> Path:
@@ -341,14 +334,6 @@ def update_manifest(run: Path, files: Iterable[Path]) -> None:
     path = run / "manifest.json"
     if path.is_file():
         write_file(path, json.dumps(read_json(path) | _hashes(run, files), indent=2) + "\n")
-
-
-def processor() -> str:
-    """Returns the processor's name, and which it has of the extensions that decide how the sums of a model round."""
-    found = dict(re.findall(r"^(model name|flags)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE))
-    there = [one for one in VECTORS if one in found.get("flags", "").split()]
-    name = found.get("model name", platform.processor() or platform.machine()).strip()
-    return f"{name} ({', '.join(there)})" if there else name
 
 
 def describe_environment(recipe: Recipe) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 
 from .core_yaml import dump_yaml, load_yaml
 from .errors import UserError, nearest
+from .machine import faster_dtype
 from .sources import ROOT
 
 Split = Literal["train", "validation", "test"]
@@ -59,15 +60,20 @@ def _ordered(shares: tuple[float, float]) -> tuple[float, float]:
     return shares
 
 
+def _dtype(name: str) -> str:
+    return faster_dtype() if name == "auto" else name
+
+
 class Model(_Section):
     """Which model: `embedded:smollm2-135m-instruct`, a hub id, or a local folder; and how its weights are held.
 
-    `load_in_4bit` holds the frozen weights in NF4 (QLoRA, arXiv 2305.14314). `engine` says what trains: Unsloth's
-    patches of TRL, or TRL on plain transformers.
+    A `dtype` of `auto` becomes what this machine's processor is faster in (`faster_dtype`). `load_in_4bit` holds the
+    frozen weights in NF4 (QLoRA, arXiv 2305.14314). `engine` says what trains: Unsloth's patches of TRL, or TRL on
+    plain transformers.
     """
 
     name: str
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], AfterValidator(_dtype)] = "bfloat16"
     engine: Literal["transformers", "unsloth"] = "transformers"
     load_in_4bit: bool = False
 

@@ -248,7 +248,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         peft_config=LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[TrainingLog(run / "warm_start_log.jsonl", on_log)] if runs.is_main_process() else [],
     )
-    policy.round_once(trainer.model)
+    policy.round_once(trainer.model)  # type: ignore[arg-type]
     trainer.remove_callback(PrinterCallback)
     trainer.train()
 

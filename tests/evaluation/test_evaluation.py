@@ -356,4 +356,4 @@ def test_the_benchmark_compares_both_sides_on_the_same_completions(tiny_model, l
     rows = output.read_text().splitlines()[4:]
     assert [row.split(",")[0] for row in rows[:1]] == ["| 1 checkpoints x 2 prompts"]
     assert "of 4 |" in rows[1]
-    assert len(rows) == 4
+    assert len(rows) == 6  # and the processor

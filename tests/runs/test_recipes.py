@@ -351,3 +351,19 @@ def test_a_missing_key_is_named(tmp_path):
     path.write_text(runs.load_recipe("cpu-code").to_yaml().replace("lora:", "lara:"))
     with pytest.raises(RecipeError, match=r"'lora' is missing"):
         runs.load_recipe(path)
+
+
+@pytest.mark.parametrize(("float32", "bfloat16", "chosen"), [(1.9, 1.0, "bfloat16"), (1.0, 1.9, "float32")])
+def test_auto_is_what_the_processor_is_faster_in_measured_once(float32, bfloat16, chosen, monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        runs.machine,
+        "_seconds_of_products",
+        lambda: measured.append(1) or {"float32": float32, "bfloat16": bfloat16},
+    )
+    for _ in range(2):
+        recipe = runs.load_recipe("smoke-code", {"model.dtype": "auto"})
+        assert recipe.model.dtype == chosen
+        assert f"dtype: {chosen}" in recipe.to_yaml()
+    assert measured == [1]
