@@ -1,9 +1,10 @@
 """How fast the policy writes on a CPU: `python benchmarks/generation.py`, about fifteen minutes on an idle machine.
 
-Side by side in one run, as ratios: our loading and generation against transformers' own for the same prompts and
-numbers of tokens, with the memory that each needs, and, with `--against FOLDER`, against another checkout of this
-repository; then both against what the processor could do, measured on the spot: the products of the model's own shapes,
-alone, and its keys and values once through memory. Last, a decoding step with a short and with OpenMP's default spin,
+Side by side in one run, as ratios: our loading and generation, with an adapter of the recipe's shape, against
+transformers' and PEFT's own for the same prompts and numbers of tokens, with the memory that each needs; against ours in
+the other of bfloat16 and float32; and, with `--against FOLDER`, against another checkout of this repository; then all
+against what the processor could do, measured on the spot: the products of the model's own shapes, alone, and its keys
+and values once through memory. Last, a decoding step with a short and with OpenMP's default spin,
 on an idle machine and with one core kept busy by another program. `--model FOLDER` asks another model. Writes
 `benchmarks/results/generation.md`.
 """
@@ -52,11 +53,14 @@ def commit_of(folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------- ours against plain
 
 
-def recipe_of(model: str) -> Any:
+def recipe_of(model: str, dtype: str = "auto") -> Any:
     """The default recipe with a model in it."""
     from grpo_utils import runs
 
-    return runs.load_recipe("cpu-code", {"model.name": model} if model else {})
+    settings = {"model.dtype": dtype}
+    if model:  # an adapter in all of its layers
+        settings |= {"model.name": model, "lora.layers_to_transform": None}
+    return runs.load_recipe("cpu-code", settings)
 
 
 def chats_of(recipe: Any, shots: int) -> list[Any]:
@@ -67,14 +71,15 @@ def chats_of(recipe: Any, shots: int) -> list[Any]:
     return [tasks.prompt_messages(task, recipe.prompt, shown) for task in tasks.load_tasks("starter", "train")[:BATCH]]
 
 
-def write(side: str, model: str, shots: int) -> list[float]:
+def write(side: str, model: str, dtype: str, shots: int) -> list[float]:
     """Seconds that one side takes for `BATCH` completions, and its peak in MB."""
     import torch
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     from grpo_utils import policy
 
-    recipe = recipe_of(model)
+    recipe = recipe_of(model, dtype)
     if side == "ours":
         loaded = policy.load_policy(recipe)
     else:
@@ -82,6 +87,12 @@ def write(side: str, model: str, shots: int) -> list[float]:
             policy.resolve_model(recipe.model.name), dtype=getattr(torch, recipe.model.dtype)
         )
         loaded = policy.Policy(plain.eval(), policy.load_tokenizer(recipe.model))
+    torch.manual_seed(0)
+    adapted = get_peft_model(loaded.model, LoraConfig(task_type="CAUSAL_LM", **recipe.lora))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=1e-3)
+    loaded = policy.Policy(adapted.eval(), loaded.tokenizer)
     policy.decoding._end_ids = lambda _: [loaded.model.config.vocab_size]  # nothing ends before TOKENS tokens
     loaded.model.generation_config.eos_token_id = None
     chats = chats_of(recipe, shots)
@@ -157,15 +168,21 @@ def _product(dtype: Any, rows: int, inner: int, outer: int) -> float:
 
 def compare_sides(model: str, against: Path | None, every: Sequence[int]) -> list[str]:
     """Rows of the table: the better of two rounds, in which the sides take turns."""
-    sides = {"ours": ("ours", HERE), "plain transformers": ("plain", HERE)}
+    held = recipe_of(model).model.dtype
+    other = "float32" if held == "bfloat16" else "bfloat16"
+    sides = {
+        "ours": ("ours", held, HERE),
+        f"ours in {other}": ("ours", other, HERE),
+        "plain transformers and PEFT": ("plain", held, HERE),
+    }
     if against:
-        sides[commit_of(against)] = ("ours", against.resolve())
+        sides[commit_of(against)] = ("ours", held, against.resolve())
     rows = []
     for shots in every:
         taken: dict[str, list[list[float]]] = {name: [] for name in sides}
         for _ in range(2):
-            for name, (side, code) in sides.items():
-                taken[name].append(in_own_process("write", side, model, str(shots), code=code))
+            for name, (side, dtype, code) in sides.items():
+                taken[name].append(in_own_process("write", side, model, dtype, str(shots), code=code))
                 print(shots, name, taken[name][-1], flush=True)
             taken.setdefault("the products and the memory alone", []).append(
                 [*in_own_process("limit", model, str(shots)), 0.0]
@@ -225,7 +242,8 @@ def main() -> None:
     asked = parser.parse_args()
     name = Path(asked.model).name if asked.model else recipe_of("").model.name
     lines = [
-        f"`python benchmarks/generation.py`: {name}, {BATCH} completions of {TOKENS} tokens, sampled at temperature 1.",
+        f"`python benchmarks/generation.py`: {name} in {recipe_of(asked.model).model.dtype}, with an adapter, {BATCH} "
+        f"completions of {TOKENS} tokens, sampled at temperature 1.",
         "",
         "| prompt | what | seconds | tokens a second | times ours | peak memory |",
         "|---|---|---|---|---|---|",
@@ -240,7 +258,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["write"]:
-        print(json.dumps(write(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+        print(json.dumps(write(*sys.argv[2:5], int(sys.argv[5]))))
     elif sys.argv[1:2] == ["limit"]:
         print(json.dumps(limit(sys.argv[2], int(sys.argv[3]))))
     elif sys.argv[1:] == ["decode"]:

@@ -1,7 +1,8 @@
 """How fast a GRPO step is on a CPU: `python benchmarks/training.py`, about fifteen minutes on an idle machine.
 
 The same steps of the default recipe from the same warm start, side by side in one run: as `grpo train` takes them, and
-as TRL's own trainer does with its defaults (its generation, its batches, a model as transformers loads it). With
+as TRL's own trainer does with its defaults (its generation, its batches, a model as transformers loads it), and with the
+weights in the other of bfloat16 and float32. With
 `--against FOLDER`, also as another checkout of this repository takes them. The sides take turns, each in a process of
 its own; the first step of a process is not counted. Writes `benchmarks/results/training.md`.
 """
@@ -24,12 +25,12 @@ RESULTS = Path(__file__).parent / "results" / "training.md"
 HERE = Path(__file__).parents[1]
 
 
-def load(folder: Path, steps: int, model: str | None) -> Any:
+def load(folder: Path, steps: int, model: str | None, dtype: str) -> Any:
     """The recipe: the default's, on all of its tasks, since a filter would need their pass rates."""
     from grpo_utils import runs
 
     settings: dict[str, Any] = {"name": "steps", "dataset.pass_rate": None, "grpo.max_steps": steps}
-    settings |= {"grpo.save_steps": steps} | ({"model.name": model} if model else {})
+    settings |= {"grpo.save_steps": steps, "model.dtype": dtype} | ({"model.name": model} if model else {})
     os.environ["GRPO_OUTPUTS_DIR"] = str(folder)
     recipe = runs.load_recipe("cpu-code", settings)
     if model:  # the upper half of its layers, as in the recipe
@@ -40,11 +41,11 @@ def load(folder: Path, steps: int, model: str | None) -> Any:
     return recipe
 
 
-def take_steps(side: str, folder: Path, steps: int, model: str | None) -> dict[str, Any]:
+def take_steps(side: str, folder: Path, steps: int, model: str | None, dtype: str) -> dict[str, Any]:
     """Seconds and mean completion length of each step but the first, and the peak memory in MB."""
     from grpo_utils import runs, training
 
-    recipe = load(folder, steps, model)
+    recipe = load(folder, steps, model, dtype)
     run = runs.start_run(recipe)
     training.grpo._refuse_other_origin = lambda *_: None  # the warm start is of one checkout, for all
     entries: list[dict[str, Any]] = []
@@ -85,19 +86,18 @@ def steps_of_trl(recipe: Any, run: Path) -> list[dict[str, Any]]:
     return trainer.state.log_history
 
 
-def measure(side: str, start: Path | None, steps: int, model: str | None, code: Path = HERE) -> dict[str, Any]:
-    """`take_steps` in a process of its own, in a copy of the run that `start` holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        if start:
-            shutil.copytree(start, folder, dirs_exist_ok=True)
-        return run_side(side, Path(folder), steps, model, code)
+def measure(side: str, start: Path, steps: int, model: str | None, dtype: str, code: Path) -> dict[str, Any]:
+    """What `take_steps` finds in a process of its own with the package of a checkout, after the warm start in `start`.
 
-
-def run_side(side: str, folder: Path, steps: int, model: str | None, code: Path) -> dict[str, Any]:
-    """What this script prints for one side, with the package of a checkout."""
-    command = [sys.executable, __file__, "--side", side, "--folder", str(folder), "--steps", str(steps)]
+    The checkpoints lie in a run of another recipe there, if anything of a recipe differs: they alone are copied.
+    """
+    command = [sys.executable, __file__, "--side", side, "--steps", str(steps), "--dtype", dtype]
     command += ["--model", model] if model else []
-    output = subprocess.check_output(command, env=os.environ | {"PYTHONPATH": str(code)}, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(start / "steps" / "checkpoints", Path(folder) / "steps" / "checkpoints")
+        output = subprocess.check_output(
+            [*command, "--folder", folder], env=os.environ | {"PYTHONPATH": str(code)}, text=True
+        )
     return json.loads(output.splitlines()[-1])
 
 
@@ -110,14 +110,21 @@ def main() -> None:
     parser.add_argument("--model", help="a model's folder, in the place of the recipe's")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", default="auto", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.side:
-        print(json.dumps(take_steps(asked.side, asked.folder, asked.steps, asked.model)))
+        print(json.dumps(take_steps(asked.side, asked.folder, asked.steps, asked.model, asked.dtype)))
         return
-    sides: dict[str, tuple[str, Path]] = {"grpo train": ("ours", HERE), "TRL's own trainer": ("trl", HERE)}
+    held = runs.load_recipe("cpu-code").model.dtype
+    other = "float32" if held == "bfloat16" else "bfloat16"
+    sides: dict[str, tuple[str, str, Path]] = {
+        f"grpo train, {held}": ("ours", held, HERE),
+        f"grpo train, {other}": ("ours", other, HERE),
+        f"TRL's own trainer, {held}": ("trl", held, HERE),
+    }
     if asked.against:
-        sides[commit_of(asked.against)] = ("ours", asked.against.resolve())
+        sides[commit_of(asked.against)] = ("ours", held, asked.against.resolve())
     found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "tokens": [], "peak": []} for name in sides}
     with tempfile.TemporaryDirectory() as start:
         command = [sys.executable, __file__, "--side", "warm", "--folder", start, "--steps", str(asked.steps)]
@@ -125,8 +132,8 @@ def main() -> None:
             command + (["--model", asked.model] if asked.model else []), check=True, stdout=subprocess.DEVNULL
         )
         for _ in range(2):
-            for name, (side, code) in sides.items():
-                for key, value in measure(side, Path(start), asked.steps, asked.model, code).items():
+            for name, (side, dtype, code) in sides.items():
+                for key, value in measure(side, Path(start), asked.steps, asked.model, dtype, code).items():
                     found[name][key] += value if isinstance(value, list) else [value]
                 print(name, found[name], flush=True)
     lines = [
@@ -137,7 +144,7 @@ def main() -> None:
         "| trainer | seconds a step | tokens a completion | peak memory | times the first |",
         "|---|---|---|---|---|",
     ]
-    first = median(found["grpo train"]["seconds"])
+    first = median(next(iter(found.values()))["seconds"])
     for name, one in found.items():
         seconds = median(one["seconds"])
         tokens, peak = median(one["tokens"]), max(one["peak"])
