@@ -1,10 +1,10 @@
 """How fast the policy writes on a CPU: `python benchmarks/generation.py`, about fifteen minutes on an idle machine.
 
 Side by side in one run, as ratios: our loading and generation, with an adapter of the recipe's shape, against
-transformers' and PEFT's own for the same prompts and numbers of tokens, with the memory that each needs; against ours in
-the other of bfloat16 and float32; and, with `--against FOLDER`, against another checkout of this repository; then all
-against what the processor could do, measured on the spot: the products of the model's own shapes, alone, and its keys
-and values once through memory. Last, a decoding step with a short and with OpenMP's default spin,
+transformers' and PEFT's own for the same prompts and numbers of tokens, with the memory that each needs; against ours
+in the other of bfloat16 and float32; and, with `--against FOLDER`, against another checkout of this repository; then
+all against what the processor could do, measured on the spot: the products of the model's own shapes, alone, and its
+keys and values once through memory. Last, a decoding step with a short and with OpenMP's default spin,
 on an idle machine and with one core kept busy by another program. `--model FOLDER` asks another model. Writes
 `benchmarks/results/generation.md`.
 """
@@ -258,7 +258,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["write"]:
-        print(json.dumps(write(*sys.argv[2:5], int(sys.argv[5]))))
+        print(json.dumps(write(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))))
     elif sys.argv[1:2] == ["limit"]:
         print(json.dumps(limit(sys.argv[2], int(sys.argv[3]))))
     elif sys.argv[1:] == ["decode"]:

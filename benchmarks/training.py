@@ -1,10 +1,10 @@
 """How fast a GRPO step is on a CPU: `python benchmarks/training.py`, about fifteen minutes on an idle machine.
 
-The same steps of the default recipe from the same warm start, side by side in one run: as `grpo train` takes them, and
-as TRL's own trainer does with its defaults (its generation, its batches, a model as transformers loads it), and with the
-weights in the other of bfloat16 and float32. With
-`--against FOLDER`, also as another checkout of this repository takes them. The sides take turns, each in a process of
-its own; the first step of a process is not counted. Writes `benchmarks/results/training.md`.
+The same steps of the default recipe from the same warm start, side by side in one run: as `grpo train` takes them, in
+the other of bfloat16 and float32 too, and as TRL's own trainer does with its defaults (its generation, its batches, a
+model as transformers loads it). With `--against FOLDER`, also as another checkout of this repository takes them. The
+sides take turns, each in a process of its own; the first step of a process is not counted. Writes
+`benchmarks/results/training.md`.
 """
 
 import argparse
