@@ -46,13 +46,14 @@ import yaml
 
 from grpo_utils import rewards, runs, tasks
 from grpo_utils.evaluation import wilson
-from grpo_utils.extractors import FENCE, extract_hash_answer
+from grpo_utils.extractors import extract_hash_answer
 from grpo_utils.runs import Recipe, commands
 from grpo_utils.sandbox import Check, Sandbox
 from grpo_utils.tasks import CodeTask, MathsTask, Message
 
 MAX_NEW_TOKENS = 256
 SECONDS = 3.0  # the limit of Hugging Face's `code_eval`, which scores the harness's programs
+FENCE = "```"
 PREFIX = f"\n{FENCE}python\n"
 GSM8K_STOPS = ("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>")
 NUMBER = r"-?[$0-9.,]{2,}|-?[0-9]+"

@@ -55,7 +55,7 @@ def test_the_table_has_every_kind_of_verdict():
 def test_a_form_is_judged_as_the_page_says(row, sandbox, with_numpy):
     how, _, reason = row.judged.partition(": ")
     if row.form == "no assert":  # the file is refused before the sandbox is asked
-        with pytest.raises(DataError, match="has no tests"):
+        with pytest.raises(DataError, match="there are no tests"):
             task_of(row)
         task = CodeTask(task_id=1, text="", test_list=[code_of(row.test)], code=code_of(row.right))
     else:
