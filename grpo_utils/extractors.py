@@ -5,6 +5,7 @@ string, and nothing judges whether an answer is right; that is what `rewards` an
 """
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -17,7 +18,7 @@ STRING = r"""(?<![\w\\])[bfruBFRU]{0,2}(?:
     |(?P<short>['"]) (?:(?s:\\.)|(?!(?P=short))[^\\\n])*+ (?P=short)
 )"""
 LANGUAGE = re.compile(  # on a line of its own, where it may be missing, or before code on the same line
-    r"[ \t]*(?:(?:i?python|py)(?: ?\d[\d.]*)?)?[ \t\r]*\n|[ \t]*(?:i?python|py)\d*[ \t]+(?=[\w@({\[\"'#])",
+    r"[ \t]*+(?:(?:i?python|py)(?: ?\d[\d.]*)?)?+[ \t\r]*+\n|[ \t]*+(?:i?python|py)\d*[ \t]+(?=[\w@({\[\"'#])",
     re.IGNORECASE | re.ASCII,
 )
 CANDIDATES = 8  # a completion with more programs than that is noise, and each one costs a run
@@ -70,16 +71,29 @@ def extract_tag(text: str, tag: str) -> str | None:
 
 
 def _section(text: str, tag: str) -> str | None:
-    """What stands in the first complete section. Tags in strings count only where there is none otherwise."""
+    """What stands in the first complete section. Tags in strings of a program in it are none; prose has no strings."""
     # the limit on attributes keeps a search through an open tag short
     marks = rf"<(?P<closing>/)?{re.escape(tag)}(?(closing)|(?:\s[^<>]{{0,200}})?)>"
-    for found in (_outside_strings(marks, text), re.finditer(marks, text)):
-        start = None
-        for mark in found:
-            if not mark["closing"]:
-                start = mark.end()
-            elif start is not None:
-                return text[start : mark.start()]
+    first = next((mark for mark in re.finditer(marks, text) if not mark["closing"]), None)
+    if first is None:
+        return None
+    plain, aware = (
+        _innermost(found, first.end())
+        for found in (re.compile(marks).finditer(text, first.end()), _outside_strings(marks, text, first.end()))
+    )
+    if plain is None:
+        return None
+    # what only begins after the end of the first section is another one: a quote in the first was no string's
+    start, end = aware if aware and aware[0] <= plain[1] else plain
+    return text[start:end]
+
+
+def _innermost(marks: Iterator[re.Match[str]], start: int) -> tuple[int, int] | None:
+    """Where the innermost section begins and ends, of which the first has been opened before `start`."""
+    for mark in marks:
+        if mark["closing"]:
+            return start, mark.start()
+        start = mark.end()
     return None
 
 
@@ -91,7 +105,7 @@ def _outside_strings(mark: str, text: str, start: int = 0) -> Iterator[re.Match[
 
 def _program(text: str) -> str:
     """A text without the white space around it, and without the indentation that all of its lines share."""
-    margin = min(re.findall(r"^[ \t]*(?=\S)", text, re.MULTILINE), key=len, default="")
+    margin = os.path.commonprefix(re.findall(r"^[ \t]*(?=\S)", text, re.MULTILINE))  # noqa: RUF071
     return re.sub(f"^{margin}", "", text, flags=re.MULTILINE).strip()
 
 

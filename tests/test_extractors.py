@@ -248,3 +248,17 @@ def test_any_text_between_the_right_tags_follows_the_format(thought, answer, bef
     text = f"{before}<thought>{thought}</thought>{between}<answer>{answer}</answer>{after}"
     assert follows_format(text, TAGS)
     assert extract_code(text, "answer") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<thought>Dogs' 'n cats</thought><answer>3</answer> '. <answer>4</answer>", "3"),
+        ('<thought>Let "x be</thought><answer>3</answer> and "y <answer>4</answer>', "3"),
+        ("<answer>7 'o clock</answer> It's 'ok\n<answer>8</answer>", "7 'o clock"),
+        ("<thought>a '''</thought><answer>x = 1</answer><thought>b '''</thought><answer>2</answer>", "x = 1"),
+        ("<answer>    def f(x):\n\treturn x</answer>", "def f(x):\n\treturn x"),  # the two share no indentation
+    ],
+)
+def test_quotes_in_prose_hide_no_section_and_mixed_indentation_is_left(text, answer):
+    assert extract_code(text, "answer") == answer

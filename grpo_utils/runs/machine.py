@@ -1,6 +1,6 @@
 """The machine that a run is of: what its processor is, in which type of numbers that is faster, and its cache."""
 
-import json
+import contextlib
 import os
 import platform
 import re
@@ -32,17 +32,18 @@ def faster_dtype() -> str:
     bfloat16 is for processors that multiply with it more than `WORTH` times as fast. That is measured, once in less
     than a second, and kept in the cache by the processor's name: results depend on it.
     """
-    path, name = cache_folder() / "dtype.json", processor()
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if name not in known:
-        seconds = _seconds_of_products()
-        is_worth = seconds["float32"] > WORTH * seconds["bfloat16"]
-        known[name] = {"dtype": "bfloat16" if is_worth else "float32", "seconds": seconds}
+    path = cache_folder() / f"dtype {re.sub(r'[^0-9A-Za-z]+', '-', processor())}"
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # what cannot be kept is measured again
+        if (kept := path.read_text(encoding="utf-8")) in ("float32", "bfloat16"):
+            return kept
+    seconds = _seconds_of_products()
+    found = "bfloat16" if seconds["float32"] > WORTH * seconds["bfloat16"] else "float32"
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=2), encoding="utf-8")
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(found, encoding="utf-8")
         partial.replace(path)
-    return known[name]["dtype"]
+    return found
 
 
 def _seconds_of_products() -> dict[str, float]:

@@ -34,20 +34,22 @@ NOT_HEEDED = {
     "label_names include_for_metrics prediction_loss_only",
     "the block 'model' says what is loaded, and its name may be a folder": "model_init_kwargs trust_remote_code "
     "revision chat_template_path eos_token pad_token",
+    "max_steps says how long the training is, remove it": "grpo.num_train_epochs",
     "nothing here reads it, remove it": "max_tool_* log_multimodal dataset_text_field dataset_kwargs use_cache "
     "length_column_name *ref_model* restore_callback_* grpo.include_num_* grpo.average_tokens_* grpo.data_seed "
     "grpo.label_smoothing_factor grpo.train_sampling_strategy",
     "a stopped training goes on from its last checkpoint with all that it held, remove it": "resume_from_checkpoint "
     "save_only_model ignore_data_skip enable_jit_checkpoint",
     "the recipe is stored with the run, so log in to the hub instead": "hub_token",
-    "the warm start is saved once, at its end, remove it": "warm_start.save_* warm_start.push_to_hub warm_start.hub_*",
+    "the warm start is saved once, at its end, remove it": "warm_start.save_steps warm_start.save_on* "
+    "warm_start.save_total* warm_start.push_to_hub warm_start.hub_*",
     "evaluation or export would not follow, adapt the linear layers that lora.target_modules names": "modules_to_save "
     "layer_replication lora_bias bias target_parameters alora_*",
     "nothing here prepares what it needs, remove it": "lora.*_config megatron_core use_bdlora *qalora*",
 }
 # what it takes, which is another key of the block or known of this training, and the keys without effect otherwise
 ONLY_WITH = {
-    "max_steps: -1": "num_train_epochs",
+    "max_steps: -1": "warm_start.num_train_epochs",
     "max_length": "truncation_mode",
     "packing": "packing_strategy",
     "gradient_checkpointing": "gradient_checkpointing_kwargs",
@@ -95,6 +97,7 @@ CHOICES = {  # the trainers name these only when they meet another one
     "grpo.remove_unused_columns": Literal[False],  # rewards read the columns of a task
     "grpo.logging_strategy": Literal["steps"],  # chapter 4 draws the log
     "grpo.save_strategy": Literal["steps"],  # chapter 5 evaluates the checkpoints
+    "warm_start.save_strategy": Literal["no"],  # a checkpoint of it would pass for one of GRPO
     "warm_start.loss_type": Literal["nll", "dft", "chunked_nll", None],
     "lora.init_lora_weights": bool
     | Literal["gaussian", "orthogonal", "mica"],  # others change the base or need a preparation of their own

@@ -367,3 +367,6 @@ def test_auto_is_what_the_processor_is_faster_in_measured_once(float32, bfloat16
         assert recipe.model.dtype == chosen
         assert f"dtype: {chosen}" in recipe.to_yaml()
     assert measured == [1]
+    (kept,) = (tmp_path / "grpo_utils").iterdir()
+    kept.write_text("")  # a damaged file is measured again
+    assert runs.faster_dtype() == kept.read_text() == chosen

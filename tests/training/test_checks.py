@@ -59,6 +59,9 @@ def test_what_is_decided_holds(block, kind):
     ("name", "overrides", "message"),
     [
         ("cpu-code", {"grpo.per_device_eval_batch_size": 4}, r"batch_size .* see the block 'evaluation'"),
+        ("cpu-code", {"warm_start.save_strategy": "no"}, None),
+        ("cpu-code", {"warm_start.save_strategy": "steps"}, r"warm_start.save_strategy"),
+        ("cpu-code", {"grpo.num_train_epochs": 2}, r"num_train_epochs .* max_steps says how long"),
         ("cpu-code", {"grpo.trust_remote_code": True}, r"trust_remote_code .* block 'model' says what is loaded"),
         ("cpu-code", {"grpo.save_only_model": True}, r"save_only_model .* goes on from its last checkpoint"),
         ("cpu-code", {"grpo.cache_implementation": "static"}, r"needs a GPU and generation by transformers"),
