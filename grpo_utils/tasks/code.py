@@ -26,9 +26,11 @@ class ProgramTask(Task):
 
     Attributes:
         code: a reference solution.
+        thought: how it goes about it, in a sentence for the first tag; None: the question's own words stand in for it.
     """
 
     code: str
+    thought: str | None = None
     DIFFICULTY: ClassVar[str] = "branches in the reference solution"
 
     @property
@@ -89,6 +91,7 @@ class CodeTask(ProgramTask):
         A test that holds several asserts and nothing else becomes that many tests.
         """
         optional = {"test_setup_code": str, "challenge_test_list": list, "prelude": str, "test_imports": list}
+        optional |= {"thought": str}
         row = {"text": row.get("prompt"), **row}  # the sanitized half of MBPP has other names
         require(row, {"text": str, "code": str, "test_list": list}, optional, where)
         tests = {key: _split(row.get(key, []), where) for key in ("test_list", "challenge_test_list")}
@@ -146,8 +149,9 @@ class CodeTask(ProgramTask):
     def reference_answer(self, tags: Sequence[str]) -> str:
         first_sentence = self.text.split(". ")[0].rstrip(".")
         aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
+        thought = f"I write `{self.function_name}` to {aim}." if self.thought is None else self.thought
         code = self.code.replace("\r\n", "\n").strip()
-        return f"<{tags[0]}>I write `{self.function_name}` to {aim}.</{tags[0]}>\n<{tags[1]}>\n{code}\n</{tags[1]}>"
+        return f"<{tags[0]}>{thought}</{tags[0]}>\n<{tags[1]}>\n{code}\n</{tags[1]}>"
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns the reference with its result put into a tuple: right name, right arguments, wrong value."""

@@ -37,13 +37,13 @@ class ScriptTask(ProgramTask):
         An input or output may be a list of lines. Of APPS the first of the `solutions` is the reference.
         """
         row = _of_apps(row, where) if "input_output" in row else row
-        require(row, {"text": str, "code": str, "inputs": list, "outputs": list}, {}, where)
+        require(row, {"text": str, "code": str, "inputs": list, "outputs": list}, {"thought": str}, where)
         inputs, outputs = ([_text(one, where) for one in row[key]] for key in ("inputs", "outputs"))
         if not inputs or len(inputs) != len(outputs):
             counts = f"{len(inputs)} inputs and {len(outputs)} outputs"
             raise DataError(f"{where}: there are {counts}; give at least one, and an output for each.")
         require_python(row["code"], where)
-        kept: dict[str, Any] = {key: row.get(key) for key in ("task_id", "text", "grade", "code")}
+        kept: dict[str, Any] = {key: row.get(key) for key in ("task_id", "text", "grade", "code", "thought")}
         return cls(**kept, inputs=inputs, outputs=outputs)
 
     @property
@@ -66,7 +66,8 @@ class ScriptTask(ProgramTask):
 
     def reference_answer(self, tags: Sequence[str]) -> str:
         aim = self.text.split(". ")[0].rstrip(".")
-        thought = f"I read the input, solve this, and print the result: {aim}."
+        restated = f"I read the input, solve this, and print the result: {aim}."
+        thought = restated if self.thought is None else self.thought
         return sections(tags, thought, self.code.replace("\r\n", "\n").strip())
 
     def wrong_answer(self, tags: Sequence[str]) -> str:

@@ -160,11 +160,14 @@ def made(**changes):
     return tasks.CodeTask.from_row(GOOD | changes, "here")
 
 
-def test_the_reference_of_a_program_says_what_it_writes():
-    assert tasks.load_tasks("starter", "prompt")[0].reference_answer(("thought", "answer")) == (
-        "<thought>I write `remove_value` to remove all copies of a value from a list.</thought>\n"
-        "<answer>\ndef remove_value(items, value):\n    return [x for x in items if x != value]\n</answer>"
-    )
+@pytest.mark.parametrize(
+    ("given", "thought"),
+    [({"thought": "Add them."}, "Add them."), ({"thought": ""}, ""), ({}, "I write `add` to add two numbers.")],
+)
+def test_the_reference_of_a_program_says_the_thought_of_its_task_or_the_question_in_other_words(given, thought):
+    task = made(text="Write a function to add two numbers.", test_list=["assert add(1, 2) == 3"], **given)
+    answer = f"<thought>{thought}</thought>\n<answer>\n{task.code}\n</answer>"
+    assert task.reference_answer(("thought", "answer")) == answer
 
 
 def test_difficulty_counts_where_control_flow_can_part():
