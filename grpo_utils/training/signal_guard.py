@@ -124,6 +124,24 @@ def cancelling_rewards(guard: SignalGuard) -> str | None:
     )
 
 
+def traded_reward(guard: SignalGuard) -> str | None:
+    """One reward has fallen far while the sum of all rose: the policy gave it up for the others (chapter 7)."""
+    paid, pays = (guard.mean("reward", first) for first in (True, False))
+    if paid is None or pays is None or pays <= paid:
+        return None
+    for name in guard.reward_names():
+        before, after = (guard.mean(f"rewards/{name}/mean", first) for first in (True, False))
+        if guard.weights.get(name, 1.0) <= 0 or before is None or after is None:
+            continue
+        if after < 0.5 * before and before - after > 0.1:
+            return (
+                f"The weighted sum rose from {paid:.2g} to {pays:.2g} and the reward {name!r} fell from "
+                f"{before:.2g} to {after:.2g}: it is given up for the others. Look at the logged completions; raise "
+                "its weight in the recipe's rewards block, or take out what pays without it."
+            )
+    return None
+
+
 def cut_off(guard: SignalGuard) -> str | None:
     """Most completions end at the limit, so they never finish an answer (huggingface/trl #5697)."""
     share = guard.mean("completions/clipped_ratio")
@@ -190,6 +208,7 @@ _RULES = (
     groups_without_spread,
     dead_reward,
     cancelling_rewards,
+    traded_reward,
     cut_off,
     length_drift,
     kl_jump,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_utils.runs import Dataset
+from grpo_utils.runs import ROOT, Dataset
 from grpo_utils.training import RULES, SignalGuard, SignalWarning
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -53,6 +53,17 @@ def test_a_rule_warns_once_and_names_a_setting_or_a_place_to_look(disease):
     text = str(caught[0].message)
     assert any(word in text for word in ("grpo.", "dataset.", "rewards", "notebook 01"))
     assert set(re.findall(r"dataset\.(\w+)", text)) <= set(Dataset.model_fields)
+
+
+def test_the_unplanned_hack_of_chapter_7_would_have_been_seen_in_its_first_steps():
+    path = ROOT / "benchmarks" / "results" / "unplanned-hack.jsonl"
+    header, *log = [json.loads(line) for line in path.read_text().splitlines()]
+    guard, seen = SignalGuard(weights=header["rewards"]), {}
+    for entry in log:
+        guard.watch(entry)
+        seen |= dict.fromkeys(guard.fired - seen.keys(), entry["step"])
+    assert seen == {"cut_off": 10, "traded_reward": seen["traded_reward"]}
+    assert seen["traded_reward"] <= 20
 
 
 def test_every_rule_has_a_log_with_its_disease():
