@@ -45,7 +45,7 @@ from typing import Any
 import yaml
 
 from grpo_utils import rewards, runs, tasks
-from grpo_utils.evaluation import wilson
+from grpo_utils.evaluation import rate
 from grpo_utils.extractors import extract_hash_answer
 from grpo_utils.runs import Recipe, commands
 from grpo_utils.sandbox import Check, Sandbox
@@ -341,7 +341,7 @@ def main() -> None:
     run = runs.start_run(recipe)
     path, found = measure(recipe, run, arguments.checkpoint, arguments.task, arguments.shots, arguments.limit)
     for name, right in found.items():
-        print(f"{arguments.task}, {arguments.shots}-shot, {name}: {wilson(sum(right), len(right))}, n = {len(right)}")
+        print(f"{arguments.task}, {arguments.shots}-shot, {name}: {rate(right)}, n = {len(right)}")
     print(path)
 
 

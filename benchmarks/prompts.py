@@ -38,22 +38,25 @@ def main() -> None:
     records = pd.concat([measured(recipe), without.assign(checkpoint=SHORT)])
     lines = [
         f"`python benchmarks/prompts.py --recipe {recipe.name}`: the base on {records.task_id.nunique()} validation "
-        f'tasks, with and without the last line of the system prompt, "{line}"; greedy completions, points.',
+        f'tasks, with and without the last line of the system prompt, "{line}"; greedy completions, points. '
+        "The p-values are corrected for the number of rows (Holm), and the verdicts go by them.",
         "",
-        "| shots | score | without | with | difference [95 % interval] | McNemar p |",
-        "|---|---|---|---|---|---|",
+        "| shots | score | without | with | difference [95 % interval] | p (Holm) | verdict |",
+        "|---|---|---|---|---|---|---|",
     ]
+    rows, gains = [], []
     for shots in sorted(set(records.shots)):
         for score in ("strict", "lenient", "format"):
             before, after = (SHORT, shots), (runs.BASE, shots)
-            gain, p_value = evaluation.paired_difference(records, after, before, "validation", score, greedy=True)
+            gains.append(evaluation.paired_difference(records, after, before, "validation", score, greedy=True))
             means = [
                 100 * evaluation.per_task(records, policy, "validation", shots, score, greedy=True).mean()
                 for policy in (SHORT, runs.BASE)
             ]
-            lines.append(
-                f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {gain.in_points()} | {p_value:.2g} |"
-            )
+            rows.append(f"| {shots} | {score} | {means[0]:.1f} | {means[1]:.1f} | {gains[-1].in_points()} |")
+    corrected = evaluation.holm([gain.p_value for gain in gains])
+    for row, gain, p_value in zip(rows, gains, corrected, strict=True):
+        lines.append(f"{row} {p_value:.2g} | {evaluation.verdict(gain.value, p_value)} |")
     lines += ["", f"On {runs.processor()}."]
     runs.write_file(RESULTS / f"{recipe.name}-prompts.md", "\n".join(lines) + "\n")
     print(*lines, sep="\n")

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from grpo_utils import evaluation, runs, training
-from grpo_utils.evaluation import across_seeds, bootstrap_mean
+from grpo_utils.evaluation import across_seeds, difference
 from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
@@ -30,6 +30,9 @@ def measured(name: str, seed: int) -> tuple[runs.Recipe, Path]:
     (run / "evaluations").mkdir(exist_ok=True)
     for record in finished.glob("evaluations/base.*.json"):
         shutil.copy(record, run / "evaluations")
+    training.warm_start(recipe, run)
+    if recipe.dataset.pass_rate:
+        evaluation.sweep(recipe, run, [recipe.start], "train")
     training.train(recipe, run)
     evaluation.sweep(recipe, run, [folder.name for folder in runs.checkpoints(run)], "validation")
     best = evaluation.choose_checkpoint(evaluation.load_records(run), recipe.prompt.shots)
@@ -65,13 +68,14 @@ def main() -> None:
         best, found = changes(*measured(arguments.recipe, seed))
         for label, per_task in found.items():
             gains.setdefault(label, []).append(per_task)
-        rows.append(f"| {seed} | {best} | {' | '.join(bootstrap_mean(each).in_points() for each in found.values())} |")
+        rows.append(f"| {seed} | {best} | {' | '.join(difference(each).in_points() for each in found.values())} |")
         print(rows[-1], flush=True)
     over_all = " | ".join(across_seeds(each).in_points() for each in gains.values())
     seeds = " ".join(map(str, arguments.seeds))
     lines = [
         "Gain in strict sampled pass@1 on test, in points with 95 % intervals, over tasks for each seed and over seeds "
-        f"and tasks for all. `python benchmarks/seeds.py --recipe {arguments.recipe} --seeds {seeds}`",
+        "and tasks for all. Each column asks one question, which its last interval decides: where it holds 0, it is "
+        f"undecided. `python benchmarks/seeds.py --recipe {arguments.recipe} --seeds {seeds}`",
         "",
         f"| seed | chosen | {' | '.join(gains)} |",
         "|---|---|" + "---|" * len(gains),

@@ -80,16 +80,21 @@ def train(
     run: RunName = None,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what `training.launch` gives: where to train
 ) -> None:
-    """Train the policy of a recipe, or go on with a run that was stopped: grpo train --set grpo.max_steps=5"""
+    """Say whether a recipe is worth it and train its policy, or go on with a run: grpo train --set grpo.max_steps=5"""
     _, chosen = _recipe(recipe, settings, run, reads_data=True)
     if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
         _import_unsloth()
-    from grpo_utils import training
+    from grpo_utils import evaluation, training
     from grpo_utils.show.panel import Panel
 
     training.check_before_start(chosen)
     where = folder or runs.start_run(chosen)
-    training.practice_tasks(chosen, where)  # before a warm start: the filter by pass rate may leave too few
+    if not training.is_launched() and not training.launch_command(chosen, where):
+        training.warm_start(chosen, where, on_log=Panel())
+        if chosen.dataset.pass_rate:
+            evaluation.sweep(chosen, where, [chosen.start], "train")
+        print(evaluation.gate(chosen, where))
+    training.practice_tasks(chosen, where)  # the filter by pass rate may leave too few
     training.train(chosen, where, on_log=Panel())
 
 
@@ -115,26 +120,39 @@ def evaluate(
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Of another data set, if its answers are longer.")] = None,
     checkpoint: Annotated[list[str], typer.Option(help="base or checkpoint-N, repeatable; default: all.")] = [],  # noqa: B006
+    samples: Annotated[int | None, typer.Option(min=1, help="Sample each task so often, for pass@k up to it.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of these samples; default: the recipe's.")] = None,
 ) -> None:
     """Evaluate checkpoints of a run and print the table: grpo evaluate --split test --checkpoint checkpoint-16"""
     _, chosen = _recipe(recipe, settings, run, reads_data=True)
     if run and not recipe and not settings:  # of a mistyped name it would measure the base
         runs.existing_run(chosen)
+    if temperature is not None and (samples is None or temperature <= 0):
+        raise UserError("--temperature goes with --samples, and is above 0.")
     from grpo_utils import evaluation
+    from grpo_utils.show import plots
 
     split = "test" if dataset else split
     names, measured = evaluation.plan_evaluation(chosen, split, checkpoint, dataset, max_new_tokens)
     folder = runs.start_run(chosen)
-    evaluation.sweep(measured, folder, names, split, dataset=dataset)
-    records = evaluation.load_records(folder)
+    drawn = evaluation.Drawn(samples, temperature or chosen.evaluation.temperature) if samples else None
+    evaluation.sweep(measured, folder, names, split, dataset=dataset, drawn=drawn)
+    records, label = evaluation.load_records(folder), dataset or split
+    label = drawn.label(label) if drawn else label
     print(evaluation.summarise_records(records).round(3).to_string(index=False))
     for sentence in evaluation.without_effect(records):
         print(sentence)
+    prompts = [chosen.prompt.shots] if drawn else list(chosen.evaluation.samples[split])
     if split == "test":  # of validation's many checkpoints single p-values would mislead
-        for name, shots in itertools.product(names[1:], chosen.evaluation.samples[split]):
-            pair = (name, shots), (names[0], shots)
-            change, p_value = evaluation.paired_difference(records, *pair, dataset or split, greedy=True)
-            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, McNemar p = {p_value:.2g}")
+        for name, shots in itertools.product(names[1:], prompts):
+            change = evaluation.paired_difference(records, (name, shots), (names[0], shots), label, greedy=True)
+            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, {change.verdict}")
+    if drawn:
+        curves = evaluation.pass_curves(records, label, chosen.prompt.shots)
+        for name, curve in curves.items():
+            print(f"{name}, strict:", "  ".join(f"pass@{k} {point}" for k, point in curve.items()))
+        figure = plots.pass_at_k(curves, f"{records[records.split == label].task_id.nunique()} tasks ({label})")
+        print(plots.save_figure(figure, folder, f"pass_at_k-{label}"))
 
 
 @app.command()

@@ -1,10 +1,12 @@
 """Policy x tasks -> records of completions with their verdicts -> tables with intervals.
 
-`records` measures and writes, `results` makes tables of what was written, without the model, and `statistics` has the
-intervals and tests, which need nothing of this project.
+`records` measures and writes, `results` makes tables of what was written, without the model, `gate` says whether a
+recipe is worth training, and `statistics` has the intervals and tests, which need nothing of this project.
 """
 
+from .gate import Gate, gate
 from .records import (
+    Drawn,
     error_kind,
     evaluate_policy,
     judge_completions,
@@ -23,6 +25,7 @@ from .results import (
     mean_over_tasks,
     of_policy,
     paired_difference,
+    pass_curves,
     per_task,
     reward_table,
     step_of,
@@ -31,13 +34,17 @@ from .results import (
     write_results,
 )
 from .statistics import (
+    Difference,
     Interval,
     across_seeds,
     best_of,
-    bootstrap_mean,
+    difference,
     groups_differ,
-    mcnemar,
+    holm,
     minimum_detectable_difference,
+    mixed_groups,
     pass_at_k,
-    wilson,
+    pass_curve,
+    rate,
+    verdict,
 )

@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +23,23 @@ ENGINES: dict[str, Engine] = {"transformers": policy, "vllm": vllm}
 SOURCES = ("extractors.py", "tasks", "policy", "evaluation/records.py", "rewards/code.py", "sandbox")
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """How many completions of a task are sampled, and at which temperature, where that is not the recipe's."""
+
+    samples: int
+    temperature: float
+
+    def label(self, split: str) -> str:
+        """Returns the name that a split has in records drawn like this.
+
+        Example:
+            >>> Drawn(8, 0.7).label("validation")
+            'validation-8-at-0.7'
+        """
+        return f"{split}-{self.samples}-at-{self.temperature:g}"
+
+
 @runs.writes_alone
 def sweep(
     recipe: Recipe,
@@ -31,6 +48,7 @@ def sweep(
     split: Split,
     shots: Sequence[int] | None = None,
     dataset: str | None = None,
+    drawn: Drawn | None = None,
 ) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
@@ -46,12 +64,17 @@ def sweep(
         shots: numbers of worked examples in the prompt; default: all that the recipe lists for the split.
         dataset: another data set, such as `"human-eval"`, whose test split is asked for in place of the recipe's, after
             the recipe's worked examples. Its records have its name for a split.
+        drawn: other samples than the recipe's, with the prompt of training; records have them in their split's name.
 
     Raises:
         DataError: see `tasks_of`.
         ModelError: the model cannot be loaded, has no chat template, or is not the one that an adapter was trained on.
     """
     plan, label, batch = recipe.evaluation.samples[split], dataset or split, tasks_of(recipe, split, dataset)
+    if drawn:
+        plan, label = {recipe.prompt.shots: drawn.samples}, drawn.label(label)
+        settings = recipe.evaluation.model_copy(update={"temperature": drawn.temperature})
+        recipe = recipe.model_copy(update={"evaluation": settings})
     base = policy.identify_base(recipe.model)
     todo = []
     for checkpoint, number in itertools.product(checkpoints, plan if shots is None else shots):

@@ -18,7 +18,7 @@ import pandas as pd
 from grpo_utils import rewards, runs, tasks
 from grpo_utils.runs import Recipe
 
-from .statistics import Interval, bootstrap_mean, mcnemar, pass_at_k
+from .statistics import Difference, Interval, difference, holm, pass_at_k, pass_curve, rate, verdict
 
 TOTAL = "weighted sum"
 MEASURES = ("strict", "lenient", "oracle", "format", "truncated", "visible")
@@ -84,8 +84,14 @@ def of_policy(records: pd.DataFrame, checkpoint: str, split: str, shots: int) ->
 
 
 def mean_over_tasks(rows: pd.DataFrame, column: str) -> Interval:
-    """Returns the mean over tasks of each task's share of completions for which `column` holds, with its interval."""
-    return bootstrap_mean(rows.groupby("task_id")[column].mean().astype(float).tolist())
+    """Returns the mean over tasks of each task's share of completions for which `column` holds, with its interval.
+
+    Raises:
+        ValueError: the rows hold greedy and sampled completions: a mean of both is a share of neither.
+    """
+    if (rows["sample"] < 0).nunique() > 1:
+        raise ValueError("Greedy and sampled completions are never counted together: select one kind of them.")
+    return rate(rows.groupby("task_id")[column].mean().astype(float).tolist())
 
 
 def per_task(records: pd.DataFrame, checkpoint: str, split: str, shots: int, column: str, greedy: bool) -> pd.Series:
@@ -122,6 +128,16 @@ def _sampled(group: pd.DataFrame, samples: int) -> dict[str, float]:
     return bounds | pass_at | means | {"hidden_given_visible": group.loc[group["visible"] == 1, "strict"].mean()}
 
 
+def pass_curves(records: pd.DataFrame, split: str, shots: int) -> dict[str, dict[int, Interval]]:
+    """Returns {policy: {k: strict pass@k}} of all policies that were sampled on a split, in order of training."""
+    rows = records[(records.split == split) & (records.shots == shots) & (records["sample"] >= 0)]
+    curves = {}
+    for name in sorted(rows.checkpoint.unique(), key=step_of):
+        by_task = rows[rows.checkpoint == name].groupby("task_id")["strict"]
+        curves[name] = pass_curve(by_task.sum().astype(int).tolist(), int(by_task.size().iloc[0]))
+    return curves
+
+
 def without_effect(records: pd.DataFrame) -> list[str]:
     """Returns a sentence on every evaluated adapter that changes nothing."""
     idle = records[(records.checkpoint != runs.BASE) & (records.update_norm == 0)].checkpoint.unique()
@@ -135,11 +151,8 @@ def paired_difference(
     split: str,
     column: str = "strict",
     greedy: bool = False,
-) -> tuple[Interval, float | None]:
-    """Compares two (checkpoint, shots) on the tasks of a split, paired per task.
-
-    Returns:
-        The mean difference after - before with its interval, and for greedy completions the exact McNemar p-value.
+) -> Difference:
+    """Returns the mean difference after - before of two (checkpoint, shots) on the tasks of a split, paired per task.
 
     Raises:
         ValueError: the two were not evaluated on the same tasks.
@@ -148,14 +161,13 @@ def paired_difference(
     old = per_task(records, before[0], split, before[1], column, greedy)
     if list(new.index) != list(old.index):
         raise ValueError(f"{after} and {before} were not evaluated on the same tasks of {split}.")
-    p_value = mcnemar((old > 0).tolist(), (new > 0).tolist()) if greedy else None
-    return bootstrap_mean((new - old).tolist()), p_value
+    return difference((new - old).tolist())
 
 
 def choose_checkpoint(records: pd.DataFrame, shots: int) -> str:
-    """Returns GRPO's checkpoint with the highest strict pass@1 on validation; the earlier one when two are equal.
+    """Returns GRPO's checkpoint with the highest strict pass@1 of sampled completions on validation.
 
-    Sampled and greedy completions count alike: on a small validation split every completion helps.
+    When two are equal the greedy completions decide, and then the earlier step.
 
     Raises:
         RunError: none was evaluated on validation.
@@ -170,8 +182,18 @@ def _ranked(records: pd.DataFrame, shots: int) -> list[str]:
     """GRPO's checkpoints that were evaluated on validation, the best first."""
     kept = records[(records.split == "validation") & (records.shots == shots)]
     steps = kept.checkpoint.map(step_of)
-    means = kept[(steps > 0) & (steps < math.inf)].groupby("checkpoint")["strict"].mean()
-    return sorted(means.index, key=lambda name: (-means[name], step_of(name)))
+    kept = kept[(steps > 0) & (steps < math.inf)]
+    sampled, greedy = (kept[is_kind].groupby("checkpoint")["strict"].mean() for is_kind in _kinds(kept))
+
+    def order(name: str) -> tuple[float, float, float]:
+        return -sampled[name], -greedy[name], step_of(name)
+
+    return sorted(kept.checkpoint.unique(), key=order)
+
+
+def _kinds(records: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Which rows are sampled, and which greedy."""
+    return records["sample"] >= 0, records["sample"] < 0
 
 
 def best_prompt(records: pd.DataFrame) -> int:
@@ -214,7 +236,8 @@ def reward_table(
         pair = pd.concat([table[name] for table in paid], axis=1, keys=["before", "after"]).dropna()
         if pair.empty:
             continue
-        change = bootstrap_mean((pair.after - pair.before).tolist())
+        changes = pair.after - pair.before
+        change = difference(changes.tolist(), max(_span(recipe, name), changes.abs().max()))
         row = {"maximum": maximum}
         for side in ("before", "after"):
             mean = pair[side].mean()
@@ -237,6 +260,13 @@ def _paid(recipe: Recipe, records: pd.DataFrame, checkpoint: str, shots: int) ->
     return paid.groupby(kept.task_id.to_numpy()).mean()
 
 
+def _span(recipe: Recipe, name: str) -> float:
+    """From the least that a reward can pay to the most, or the sum of these with the recipe's weights."""
+    if name == TOTAL:
+        return sum(abs(weight) * _span(recipe, part) for part, weight in recipe.rewards.items())
+    return rewards.REGISTRY[name].high - rewards.REGISTRY[name].low
+
+
 def reward_lines(table: pd.DataFrame) -> list[str]:
     """Returns a `reward_table` as lines of Markdown."""
     rows = []
@@ -253,20 +283,21 @@ def reward_lines(table: pd.DataFrame) -> list[str]:
 def comparison_table(records: pd.DataFrame, best: str, trained_shots: int) -> str:
     """Returns Markdown: the chosen checkpoint against the base with every prompt, and what each stage gave.
 
-    An adapter that changes nothing is named last.
+    The p-values of a table are corrected for its number of rows (`holm`), and the verdict goes by them. An adapter that
+    changes nothing is named last.
     """
     test = records[records.split == "test"]
     base, middle, after = (runs.BASE, trained_shots), (runs.WARM_START, trained_shots), (best, trained_shots)
-    columns = ["difference [95 % interval]", "McNemar p"]
+    columns = ["difference [95 % interval]", "p (Holm)", "verdict"]
     prompts = sorted(test[test.checkpoint == runs.BASE].shots.unique())
     rows = [row for shots in prompts for row in _rows(records, f"{shots}-shot", (runs.BASE, int(shots)), after)]
     title = f"{best} ({trained_shots}-shot, as trained) against the base on {test.task_id.nunique()} test tasks"
     lines = [f"{title}, paired per task", ""]
-    lines += _markdown(["base prompt", "pass@1", "base", "trained", *columns], rows)
+    lines += _markdown(["base prompt", "pass@1", "base", "trained", *columns], _corrected(rows))
     if runs.WARM_START in set(test.checkpoint):
         rows = _rows(records, "warm start", base, middle) + _rows(records, "GRPO", middle, after)
         lines += ["", f"What each stage gave ({trained_shots}-shot)", ""]
-        lines += _markdown(["stage", "pass@1", "before", "after", *columns], rows)
+        lines += _markdown(["stage", "pass@1", "before", "after", *columns], _corrected(rows))
     notes = without_effect(records)
     return "\n".join([*lines, "", *notes] if notes else lines)
 
@@ -275,14 +306,24 @@ def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[list[str]]:
+Row = tuple[list[str], Difference]
+
+
+def _corrected(rows: list[Row]) -> list[list[str]]:
+    """The rows of a table as cells, each with its corrected p-value and the verdict by that."""
+    p_values = holm([change.p_value for _, change in rows])
+    verdicts = [verdict(change.value, p_value) for (_, change), p_value in zip(rows, p_values, strict=True)]
+    ends = zip(rows, p_values, verdicts, strict=True)
+    return [[*cells, change.in_points(), f"{p_value:.2g}", word] for (cells, change), p_value, word in ends]
+
+
+def _rows(records: pd.DataFrame, first: str, before: tuple[str, int], after: tuple[str, int]) -> list[Row]:
     """One row for each measure that both were given: sampled and greedy, by every rule of scoring, and the format."""
     rows = []
     for greedy, column in itertools.product((False, True), ("strict", "lenient", "oracle", "format")):
         old, new = (per_task(records, name, "test", shots, column, greedy) for name, shots in (before, after))
         if len(old) and len(new):
-            change, p_value = paired_difference(records, after, before, "test", column, greedy)
-            shares = [f"{old.mean():.1%}", f"{new.mean():.1%}", change.in_points()]
-            p_text = "" if p_value is None else f"{p_value:.2g}"
-            rows.append([first, f"{column}, {'greedy' if greedy else 'sampled'}", *shares, p_text])
+            shares = [f"{old.mean():.1%}", f"{new.mean():.1%}"]
+            cells = [first, f"{column}, {'greedy' if greedy else 'sampled'}", *shares]
+            rows.append((cells, paired_difference(records, after, before, "test", column, greedy)))
     return rows

@@ -6,13 +6,11 @@ notebooks into a run's folder. It imports nothing heavier than pydantic, so a mi
 
 from .errors import UserError, nearest
 from .folder import (
-    BASE,
     EXTRA,
     HEADLESS,
     LAUNCHED,
     LOCK_VARIABLE,
     SEAL,
-    WARM_START,
     LogEntry,
     RunError,
     adapters,
@@ -43,9 +41,12 @@ from .folder import (
 )
 from .machine import cache_folder, faster_dtype, processor
 from .recipe import (
+    BASE,
+    FOR_A_RATE,
     NEEDED,
     NEUTRAL,
     RECIPES,
+    WARM_START,
     Dataset,
     Evaluation,
     Model,

@@ -32,13 +32,15 @@ from .sources import ROOT, code_hash, meaning_hash
 CHAIN = ROOT / "notebooks"
 CHAPTERS = 5  # the notebooks after these go further
 OF_ADAPTERS = ("evaluations/warm-start.{}.*", "evaluations/checkpoint-*.{}.*")
+TRAINED = ("training_log.jsonl", "rollouts.html", "teacher.sqlite*", "results.*", "teacher")  # 09 copies its adapters
 KEPT = {  # what a notebook leaves in a run's folder and would find again, and what no longer holds without it
     "02_baseline_evaluation": ("evaluations/base.validation.*", "evaluations/base.test.*"),
-    "03_reward_design": ("evaluations/base.train.*",),
+    "03_reward_design": (
+        *("checkpoints", "warm_start_log.jsonl", *TRAINED, *(pattern.format("*") for pattern in OF_ADAPTERS)),
+        *("evaluations/base.train.*", "evaluations/base.validation-*"),
+    ),
     "04_grpo_training": (
-        *("checkpoints", "warm_start_log.jsonl", "training_log.jsonl", "rollouts.html", "teacher.sqlite*"),
-        *(pattern.format("*") for pattern in OF_ADAPTERS),
-        *("results.*", "teacher"),  # chapter 9 starts from copies of these adapters
+        *("checkpoints/checkpoint-*", "checkpoints/completions", *TRAINED, OF_ADAPTERS[1].format("*")),
     ),
     "05_checkpoint_evaluation": (
         *(pattern.format(split) for pattern in OF_ADAPTERS for split in ("validation", "test")),

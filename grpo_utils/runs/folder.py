@@ -22,10 +22,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .errors import UserError, nearest
 from .machine import processor
-from .recipe import Recipe
+from .recipe import WARM_START, Recipe
 from .sources import ROOT
 
-BASE, WARM_START = "base", "warm-start"  # policies, by the names that their records have
 SEAL = "sha256.json"  # in an adapter's folder: the hashes of its files, written after all of them
 EXTRA = "extra"  # in a checkpoint's folder: a signal asked for it, not the recipe
 LOCK_VARIABLE = "GRPO_RUN_LOCK"  # "7 /outputs/my-run": the lock is held, for the processes that are started meanwhile

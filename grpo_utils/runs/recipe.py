@@ -33,6 +33,8 @@ from .sources import ROOT
 
 Split = Literal["train", "validation", "test"]
 RECIPES = ROOT / "recipes"
+BASE, WARM_START = "base", "warm-start"  # policies, by the names that their records have
+FOR_A_RATE = 8  # completions of a task, at least, to choose tasks by their pass rate
 NEEDED = {  # what others than the trainer read
     "grpo": {
         "max_steps": PositiveInt,
@@ -82,7 +84,7 @@ class Dataset(_Section):
     """Which tasks. `shuffle` is a seed to reorder splits with; `limits` then shortens them to a number or a share.
 
     The other keys filter the training split: `max_difficulty` is the largest number of branches in a reference program,
-    or of steps in a worked solution; `pass_rate` keeps the tasks of which the base policy solves at least and at most
+    or of steps in a worked solution; `pass_rate` keeps the tasks of which the start of GRPO solves at least and at most
     such a share of its completions.
 
     `leave_out` names tasks by split and `task_id` that are neither trained on nor measured, above all those that the
@@ -218,10 +220,14 @@ class Recipe(_Section):
         for split in ("validation", "test"):
             if self.prompt.shots not in self.evaluation.samples.get(split, {}):
                 raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
-        if len(self.evaluation.samples.get("train", {})) != 1:
-            raise ValueError("evaluation.samples.train must have one number of shots, to measure pass rates with")
-        if not self.evaluation.samples["test"][self.prompt.shots]:
-            raise ValueError("evaluation.samples.test must sample the training prompt at least once")
+            if not self.evaluation.samples[split][self.prompt.shots]:
+                raise ValueError(f"evaluation.samples.{split} must sample the training prompt at least once")
+        if list(self.evaluation.samples.get("train", {})) != [self.prompt.shots]:
+            raise ValueError(
+                f"evaluation.samples.train must have prompt.shots, {self.prompt.shots}, and no other number"
+            )
+        if self.dataset.pass_rate and self.evaluation.samples["train"][self.prompt.shots] < FOR_A_RATE:
+            raise ValueError(f"dataset.pass_rate needs evaluation.samples.train of at least {FOR_A_RATE} completions")
         if self.model.engine == "unsloth" and (self.warm_start or self.launcher):
             raise ValueError("model.engine unsloth trains in one process without a warm start; use transformers")
         if self.teacher and self.teacher.weight >= max(self.rewards.values()):
@@ -237,6 +243,11 @@ class Recipe(_Section):
             raise ValueError("grpo.log_completions must stay true: the notebooks read the stored completions")
         sampling_of(self.grpo)
         return self
+
+    @property
+    def start(self) -> str:
+        """The policy that GRPO begins with, by its name in records: the warm start, or the base where there is none."""
+        return WARM_START if self.warm_start else BASE
 
     @property
     def sampling(self) -> Sampling:

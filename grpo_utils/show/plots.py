@@ -22,7 +22,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from grpo_utils import evaluation, runs
-from grpo_utils.evaluation import Interval, bootstrap_mean, wilson
+from grpo_utils.evaluation import Interval, rate
 from grpo_utils.runs import Recipe
 
 # Found by a search: each colour has a contrast of 3 to a white and to a dark page, and any two stay apart for eyes with
@@ -95,9 +95,9 @@ def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figu
 
 
 def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
-    """Draws strict pass@1 on validation for base, warm start and every checkpoint, by number of shots.
+    """Draws strict pass@1 on validation for base, warm start and every checkpoint: sampled, and dashed greedy.
 
-    All completions count, greedy and sampled; bands are 95 % bootstrap intervals over tasks.
+    A colour is a number of worked examples; bands are 95 % intervals over tasks.
     """
     use_style()
     figure, axis = plt.subplots(figsize=(6.6, 4.0), layout="constrained")
@@ -106,13 +106,16 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     prompts = sorted(kept.shots.unique(), key=lambda shots: shots != trained_shots)  # the prompt of training first
     for shots, colour, marker in zip(prompts, (BLUE, ORANGE, GREEN, RED), "osD^", strict=False):
         rows = kept[kept.shots == shots]
-        label = f"{shots}-shot" + (", as trained" if shots == trained_shots else "")
-        label += "" if (rows["sample"] >= 0).any() else ", greedy only"
-        policies = _by_checkpoint(rows)
-        places, points = [names.index(name) for name in policies], policies.values()
-        axis.plot(places, [point.value for point in points], marker=marker, color=colour, label=label)
-        low, high = [point.low for point in points], [point.high for point in points]
-        axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+        for is_kind, kind, line in ((rows["sample"] >= 0, "sampled", "-"), (rows["sample"] < 0, "greedy", "--")):
+            policies = _by_checkpoint(rows[is_kind])
+            if not policies:
+                continue
+            places, points = [names.index(name) for name in policies], policies.values()
+            label = f"{shots}-shot{', as trained' if shots == trained_shots else ''}, {kind}"
+            heights = [point.value for point in points]
+            axis.plot(places, heights, marker=marker, color=colour, linestyle=line, label=label)
+            low, high = [point.low for point in points], [point.high for point in points]
+            axis.fill_between(places, low, high, color=colour, alpha=0.15 if kind == "sampled" else 0.08, linewidth=0)
     count = kept.task_id.nunique()
     axis.set_xticks(range(len(names)), [_label(name) for name in names])
     axis.set(xlabel="policy", ylabel="strict pass@1 (share of completions)", ylim=(0, None))
@@ -121,10 +124,33 @@ def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     return figure
 
 
-def _by_checkpoint(records: pd.DataFrame) -> dict[str, Interval]:
-    """Strict pass@1 of every policy in the records in order of training, with its interval over tasks."""
-    names = sorted(records.checkpoint.unique(), key=evaluation.step_of)
-    return {name: evaluation.mean_over_tasks(records[records.checkpoint == name], "strict") for name in names}
+def pass_at_k(curves: dict[str, dict[int, Interval]], tasks: str) -> Figure:
+    """Draws pass@k over k for several policies, from `evaluation.pass_curves`; bands are 95 % intervals over tasks.
+
+    Where curves cross, the one policy finds more in one try and the other in many (Yue et al. 2025, arXiv 2504.13837).
+    `tasks` says in the title what was solved.
+    """
+    use_style()
+    figure, axis = plt.subplots(figsize=(6.6, 4.0), layout="constrained")
+    for (name, curve), colour, marker in zip(curves.items(), itertools.cycle(COLOURS), itertools.cycle("osD^v")):
+        axis.plot(
+            list(curve), [point.value for point in curve.values()], color=colour, marker=marker, label=_label(name)
+        )
+        low, high = ([getattr(point, side) for point in curve.values()] for side in ("low", "high"))
+        axis.fill_between(list(curve), low, high, color=colour, alpha=0.12, linewidth=0)
+    ks = sorted({k for curve in curves.values() for k in curve})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ks, [str(k) for k in ks])
+    axis.set(xlabel="k: completions tried for a task", ylabel="pass@k (share of tasks)", ylim=(0, 1))
+    axis.set_title(f"pass@k on {tasks}, bands are 95 % intervals")
+    axis.legend()
+    return figure
+
+
+def _by_checkpoint(rows: pd.DataFrame) -> dict[str, Interval]:
+    """Strict pass@1 of every policy in the rows in order of training, with its interval over tasks."""
+    names = sorted(rows.checkpoint.unique(), key=evaluation.step_of)
+    return {name: evaluation.mean_over_tasks(rows[rows.checkpoint == name], "strict") for name in names}
 
 
 def _label(checkpoint: str) -> str:
@@ -135,32 +161,40 @@ def beside_published(published: pd.DataFrame, records: pd.DataFrame | None, trai
     """Draws a published table of checkpoints with the error bars that it lacks, and our validation curve beside it.
 
     Args:
-        published: the columns `step`, `tasks`, `0-shot` and `3-shot`; its bars are Wilson intervals.
-        records: greedy and sampled completions count; bars are bootstrap intervals. None on other tasks: nothing there.
+        published: the columns `step`, `tasks`, `0-shot` and `3-shot`, greedy.
+        records: their greedy completions count, as there. None on other tasks: the published table has all the room.
         trained_shots: worked examples in the prompt of training, the only ones drawn on our side.
     """
     use_style()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", sharey=True)
+    panels = 1 if records is None else 2
+    figure, axes = plt.subplots(
+        1, panels, figsize=(5.5 * panels, 4.0), layout="constrained", sharey=True, squeeze=False
+    )
+    left = axes[0, 0]
     aside = published.step.max() / 120  # points of the two prompts stand side by side
     for column, shift, colour in (("0-shot", -aside, GREEN), ("3-shot", aside, ORANGE)):
         rows = zip(published[column], published.tasks, strict=True)
-        errors = _reach([wilson(round(share * tasks), tasks) for share, tasks in rows])
+        errors = _reach([rate(_outcomes(round(share * tasks), tasks)) for share, tasks in rows])
         left.errorbar(published.step + shift, published[column], errors, fmt="o", color=colour, label=column)
     left.set(xlabel="training step (0 is the base)", ylabel="pass@1 (share of completions)", ylim=(0, None))
     left.set_title(f"Published: an 8B model, {published.tasks.iloc[0]} test tasks")
     left.legend(loc="lower right")
     if records is None:
-        right.set_axis_off()
         return figure
-    validation = records[(records.split == "validation") & (records.shots == trained_shots)]
+    right, is_greedy = axes[0, 1], records["sample"] < 0
+    validation = records[(records.split == "validation") & (records.shots == trained_shots) & is_greedy]
     ours = _by_checkpoint(validation)
     heights = [point.value for point in ours.values()]
     right.errorbar(range(len(ours)), heights, _reach(ours.values()), fmt="o", color=BLUE, label=f"{trained_shots}-shot")
     right.set_xticks(range(len(ours)), [_label(name) for name in ours])
-    right.set(xlabel="policy", ylabel="strict pass@1 (share of completions)")
+    right.set(xlabel="policy", ylabel="strict pass@1, greedy")
     right.set_title(f"This run: {validation.task_id.nunique()} validation tasks, bars are 95 % intervals")
     right.legend(loc="lower right")
     return figure
+
+
+def _outcomes(passed: int, tasks: int) -> list[float]:
+    return [1.0] * passed + [0.0] * (tasks - passed)
 
 
 def _reach(points: Collection[Interval]) -> list[list[float]]:
@@ -218,22 +252,23 @@ def _tinted(colour: str) -> dict[str, Any]:
 
 
 def errors_by_kind(records: pd.DataFrame, best: str, trained_shots: int) -> Figure:
-    """Draws how completions on test fail, as shares of all: the base with its best prompt, the policy as trained.
+    """Draws how sampled completions on test fail, as shares of all, with 95 % intervals over tasks.
 
-    Error bars are 95 % bootstrap intervals over tasks.
+    The base has the prompt that suits it best, the policy that of its training.
     """
     use_style()
     policies = {"base": (runs.BASE, evaluation.best_prompt(records)), "trained": (best, trained_shots)}
-    kept = [evaluation.of_policy(records, name, "test", shots) for name, shots in policies.values()]
+    sampled = records[records["sample"] >= 0]
+    kept = [evaluation.of_policy(sampled, name, "test", shots) for name, shots in policies.values()]
     kinds = pd.concat(kept)["error"].value_counts().drop(index="none", errors="ignore").index[::-1]
     figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
     sides = zip(policies.items(), kept, (0.2, -0.2), (GREY, BLUE), strict=True)
     for (label, (_, shots)), rows, offset, colour in sides:
-        points = [bootstrap_mean((rows["error"] == kind).groupby(rows.task_id).mean().tolist()) for kind in kinds]
+        points = [rate((rows["error"] == kind).groupby(rows.task_id).mean().tolist()) for kind in kinds]
         heights, widths = [i + offset for i in range(len(kinds))], [point.value for point in points]
         axis.barh(heights, widths, 0.38, label=f"{label}, {shots}-shot", xerr=_reach(points), **_tinted(colour))
     axis.set_yticks(range(len(kinds)), kinds)
-    axis.set(xlabel="share of completions", ylabel="kind of failure", title="Why completions on test fail")
+    axis.set(xlabel="share of sampled completions", ylabel="kind of failure", title="Why completions on test fail")
     axis.legend(loc="lower right")
     return figure
 
@@ -278,8 +313,8 @@ def save_figure(figure: Figure, run: Path, name: str) -> Path:
 
 CAPTIONS = {
     "before_and_after": "Base, warm start and trained policy on the test split, by prompt and by grade of the tasks.",
-    "learning_curve": "Strict pass@1 on validation, sampled and greedy together, by which the checkpoint is chosen.",
-    "errors_by_kind": "How completions on test fail, as shares of all.",
+    "learning_curve": "Strict pass@1 on validation; the checkpoint is chosen by the sampled completions.",
+    "errors_by_kind": "How sampled completions on test fail, as shares of all.",
     "training_curves": "What the trainer logged; thick lines are running means over seven steps.",
 }
 
@@ -302,7 +337,7 @@ def draw_figures(recipe: Recipe, run: Path) -> list[Path]:
 def publish_figures(figures: Sequence[Path], folder: Path, command: str) -> None:
     """Copies figures beside a `README.md` that shows them with captions and the command that made them."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"# Figures of `{folder.name}`", "", "Error bars and bands are 95 % bootstrap intervals over tasks."]
+    lines = [f"# Figures of `{folder.name}`", "", "Error bars and bands are 95 % intervals over tasks."]
     for path in figures:
         for kind in (".png", ".svg"):
             shutil.copyfile(path.with_suffix(kind), folder / path.with_suffix(kind).name)

@@ -17,7 +17,7 @@ from .grpo import (
     training_set,
     warm_start,
 )
-from .launch import LAUNCHERS, launch_command, launcher_file, run_launched
+from .launch import LAUNCHERS, is_launched, launch_command, launcher_file, run_launched
 from .memory import CONTEXT, GB, advice, estimate_memory
 from .signal_guard import RULES, SignalGuard, SignalWarning
 from .survival import SaveBetweenGenerations, StopOnSignal

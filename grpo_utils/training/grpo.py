@@ -109,10 +109,10 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     """
     batch = tasks.load_split(recipe, "train")
     if recipe.dataset.pass_rate is not None:
-        (shots,) = recipe.evaluation.samples["train"]
-        path = runs.record_path(run, runs.BASE, "train", shots)
+        path = runs.record_path(run, recipe.start, "train", recipe.prompt.shots)
         measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
-        rates = {row["task_id"]: fmean(one["lenient"] for one in row["completions"]) for row in measured}
+        # the first completion is the greedy one, which GRPO does not draw
+        rates = {row["task_id"]: fmean(one["strict"] for one in row["completions"][1:]) for row in measured}
         low, high = recipe.dataset.pass_rate
         batch = [task for task in batch if low <= rates[task.task_id] <= high]
     check_enough(recipe, batch)
@@ -211,6 +211,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     """Fine-tunes a fresh adapter on reference answers to training tasks, prompted as GRPO will prompt.
 
     It is meant to be short: long enough that the policy meets the format in its samples, so that groups have spread.
+    The filters by difficulty are for GRPO's practice alone: here the hard tasks have something to show too.
     Arguments and errors are those of `train`.
 
     Returns:
@@ -225,7 +226,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
         return folder if folder.is_dir() else None
 
     # 2. prompts and reference answers
-    batch = tasks.load_split(recipe, "train")
+    batch = tasks.shorten(tasks.load_judged(recipe, "train"), recipe.dataset, "train")
     examples = tasks.worked_examples(recipe, recipe.prompt.shots)
     answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
     prompts = [tasks.prompt_messages(task, recipe.prompt, examples) for task in batch]

@@ -140,8 +140,8 @@ def test_a_policy_is_measured_and_the_record_kept(template, data, tiny_model, tm
         monkeypatch.setattr("sys.argv", [*shared, *options])
         harness.main()
     *printed, path = capsys.readouterr().out.splitlines()[2:]
-    wilson = "0.000 [0.000, 0.793], n = 1"
-    assert printed == [f"gsm8k_cot_llama, 0-shot, {rule}: {wilson}" for rule in ("strict-match", "flexible-extract")]
+    found = "0.000 [0.000, 1.000], n = 1"
+    assert printed == [f"gsm8k_cot_llama, 0-shot, {rule}: {found}" for rule in ("strict-match", "flexible-extract")]
     record = json.loads(Path(path).read_text())
     assert len(record["completions"]) == 1
     assert record["scores"] == {"strict-match": [False], "flexible-extract": [False]}

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from grpo_utils import evaluation, runs, tasks
@@ -61,12 +62,53 @@ def test_the_summary_counts_greedy_and_sampled_completions_apart(run):
 
 def test_the_difference_is_the_mean_of_the_per_task_differences(run):
     records = evaluation.load_records(run)
-    change, p_value = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test")
-    assert change.value == pytest.approx((0.5 + 0.5 + 0 + 0.5) / 4)
-    assert p_value is None
-    greedy, p_value = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test", greedy=True)
-    assert greedy.value == pytest.approx(2 / 4)
-    assert p_value == pytest.approx(0.5)
+    change = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test")
+    assert change == evaluation.difference([0.5, 0.5, 0, 0.5])
+    greedy = evaluation.paired_difference(records, ("checkpoint-2", 1), ("base", 1), "test", greedy=True)
+    assert greedy == evaluation.difference([1, 0, 0, 1])
+    assert greedy.value == 2 / 4
+
+
+def test_greedy_and_sampled_completions_have_no_common_mean(run):
+    rows = evaluation.of_policy(evaluation.load_records(run), "base", "test", 1)
+    with pytest.raises(ValueError, match="never counted together"):
+        evaluation.mean_over_tasks(rows, "strict")
+    assert evaluation.mean_over_tasks(rows.loc[rows["sample"] < 0], "strict").value == 1 / 4
+
+
+def test_the_verdict_of_a_row_goes_by_the_p_values_of_all_rows_of_its_table(run):
+    yes, untagged = completion(True), completion(False, True)  # right both times: strict and format rise, no other
+    write_record(run, "base", "test", [[untagged, untagged]] * 6)
+    write_record(run, "checkpoint-2", "test", [[yes, yes]] * 6)
+    text = evaluation.comparison_table(evaluation.load_records(run), "checkpoint-2", trained_shots=1)
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| 1-shot")]
+    alone = evaluation.difference([1] * 6)
+    assert alone.verdict == "up"
+    corrected = evaluation.holm([alone.p_value] * 4 + [1.0] * 4)[0]
+    rising = {f"{what}, {how}" for what in ("strict", "format") for how in ("sampled", "greedy")}
+    assert {row[1]: row[-2:] for row in rows} == {
+        row[1]: [f"{corrected:.2g}", "undecided"] if row[1] in rising else ["1", "undecided"] for row in rows
+    }
+    assert corrected > 0.05
+
+
+def test_the_choice_goes_by_samples_and_greedy_decides_between_equals(run):
+    yes, no = completion(True), completion(False)
+    write_record(run, "checkpoint-2", "validation", [[yes, no, no]])
+    write_record(run, "checkpoint-4", "validation", [[no, yes, no]])
+    assert evaluation.choose_checkpoint(evaluation.load_records(run), shots=1) == "checkpoint-10"
+    write_record(run, "checkpoint-10", "validation", [[yes, yes, no]])
+    assert evaluation.choose_checkpoint(evaluation.load_records(run), shots=1) == "checkpoint-10"
+
+
+def test_pass_curves_hold_the_sampled_completions_of_every_policy(run):
+    curves = evaluation.pass_curves(evaluation.load_records(run), "test", 1)
+    assert list(curves) == ["base", "checkpoint-2"]
+    values = {name: {k: point.value for k, point in curve.items()} for name, curve in curves.items()}
+    assert values == {"base": {1: 3 / 8, 2: 2 / 4}, "checkpoint-2": {1: 6 / 8, 2: 4 / 4}}
+    (axis,) = plots.pass_at_k(curves, "4 tasks").axes
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in axis.lines]
+    assert drawn == [list(curve.values()) for curve in values.values()]
 
 
 def test_the_choice_takes_the_earlier_of_two_equal_checkpoints_and_orders_by_step(run):

@@ -6,17 +6,22 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from grpo_utils.evaluation import (
     across_seeds,
     best_of,
-    bootstrap_mean,
+    difference,
     groups_differ,
-    mcnemar,
+    holm,
     minimum_detectable_difference,
+    mixed_groups,
     pass_at_k,
-    wilson,
+    pass_curve,
+    rate,
+    verdict,
 )
 
 
@@ -52,42 +57,204 @@ def test_pass_at_k_refuses_impossible_counts(n, c, k):
         pass_at_k(n, c, k)
 
 
-def test_a_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    intervals = [bootstrap_mean((rng.binomial(4, 0.4, size=120) / 4).tolist()) for _ in range(200)]
-    covered = np.mean([interval.low <= 0.4 <= interval.high for interval in intervals])
-    low, high = chance_bounds(0.95, 200)
-    assert low <= covered <= high
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.integers(1, 6))
+def test_a_pass_curve_is_the_mean_over_subsets_and_ends_with_the_share_of_tasks_ever_solved(passes, most):
+    curve = pass_curve([min(c, 6) for c in passes], samples=6, most=most)
+    assert list(curve) == [k for k in (1, 2, 4) if k < most] + [most]
+    for k, point in curve.items():
+        subsets = [list(combinations([True] * c + [False] * (6 - c), k)) for c in passes]
+        assert point.value == pytest.approx(np.mean([sum(map(any, each)) / len(each) for each in subsets]))
+        assert 0 <= point.low <= point.value <= point.high <= 1
+    assert pass_curve(passes, samples=6)[6].value == pytest.approx(np.mean([c > 0 for c in passes]))
 
 
-def test_equal_values_have_an_interval_without_width():
-    assert str(bootstrap_mean([0.5, 0.5])) == "0.500 [0.500, 0.500]"
+@pytest.mark.parametrize(("passes", "samples", "most"), [([], 4, 4), ([1], 4, 5), ([1], 4, 0), ([5], 4, 4)])
+def test_a_pass_curve_refuses_no_task_and_impossible_counts(passes, samples, most):
+    with pytest.raises(ValueError, match=r"at least one task|pass@k needs"):
+        pass_curve(passes, samples, most)
 
 
-def test_mcnemar_looks_only_at_tasks_that_changed():
-    assert mcnemar([True, False], [True, False]) == 1.0
-    assert mcnemar([False] * 5 + [True] * 100, [True] * 5 + [True] * 100) == pytest.approx(2 * 0.5**5)
+def test_the_band_of_a_pass_curve_covers_the_truth(benchmark):
+    (found,) = benchmark.pass_at_eight(np.random.default_rng(1), 200)
+    assert found.rate >= chance_bounds(0.93, 200)[0]
 
 
-def test_mcnemar_rejects_equal_policies_at_most_one_time_in_twenty():
-    rng = np.random.default_rng(2)
-    p_values = [mcnemar(*(rng.random((2, 100)) < 0.3).tolist()) for _ in range(400)]
-    assert np.mean([p < 0.05 for p in p_values]) <= chance_bounds(0.05, 400)[1]
+def test_mixed_groups_are_forecast_without_bias_for_tasks_that_were_chosen(benchmark):
+    source = np.random.default_rng(2)
+    ours, naive = benchmark.forecasts(source, 60, "where", "0", benchmark.spread_chances)
+    assert abs(ours.off.value) <= 2 * (ours.off.high - ours.off.value)  # four standard errors
+    assert naive.off.low > 0.03
 
 
-def test_wilson_agrees_with_the_published_eight_billion_run():
-    interval = wilson(290, 500)
-    assert (round(interval.low, 3), round(interval.high, 3)) == (0.536, 0.622)
+@pytest.mark.parametrize(("passes", "chance"), [([0] * 50, 0.0), ([8] * 50, 0.0), ([4], 1.0), ([0], 0.0)])
+def test_tasks_that_are_all_alike_have_a_forecast(passes, chance):
+    forecast = mixed_groups(passes, samples=8, size=8)
+    assert len(forecast) == len(passes)
+    assert forecast == pytest.approx([chance] * len(passes), abs=0.02 if len(passes) > 1 else 0.6)
+    assert all(0 <= each <= 1 for each in forecast)
 
 
-def test_wilson_covers_93_to_97_percent_over_all_outcomes(benchmark):
-    assert all(0.93 <= rate.rate <= 0.97 for rate in benchmark.one_proportion())
+def test_a_group_of_one_is_never_mixed_and_no_task_has_no_forecast():
+    assert mixed_groups([0, 3, 8], samples=8, size=1) == pytest.approx([0, 0, 0])
+    with pytest.raises(ValueError, match="at least one task"):
+        mixed_groups([], samples=8, size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_a_rate_lies_in_its_interval_and_fails_as_it_passes(shares):
+    found, mirrored = rate(shares), rate([1 - share for share in shares])
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.low < found.high
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low))
+
+
+def test_a_rate_is_that_of_two_more_successes_and_two_more_failures():
+    share = (290 + 2) / 504
+    reach = stats.t.ppf(0.975, 503) * (share * (1 - share) / 503) ** 0.5
+    found = rate([1.0] * 290 + [0.0] * 210)
+    assert (found.value, found.low, found.high) == pytest.approx((0.58, share - reach, share + reach))
+    wilson = stats.binomtest(290, 500).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((wilson.low, wilson.high), abs=0.001)
+
+
+DIFFERENCES = st.lists(st.floats(-1, 1) | st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0]), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(DIFFERENCES, st.sampled_from([1.0, 0.25, 3.0]))
+def test_an_interval_of_a_difference_leaves_zero_out_exactly_when_the_test_finds_it(values, largest):
+    change = difference([largest * value for value in values], largest)
+    assert -largest <= change.low <= change.high <= largest
+    assert change.low - 1e-9 <= change.value <= change.high + 1e-9
+    assert (change.low > 0 or change.high < 0) == (change.p_value < 0.05)
+    assert change.verdict == ("up" if change.low > 0 else "down" if change.high < 0 else "undecided")
+
+
+@settings(deadline=None)
+@given(DIFFERENCES)
+def test_a_difference_the_other_way_round_is_its_mirror(values):
+    change, back = difference(values), difference([-value for value in values])
+    assert (back.low, back.high, back.p_value) == pytest.approx((-change.high, -change.low, change.p_value))
+    unit = difference([100 * value for value in values], 100)
+    assert (unit.low, unit.high, unit.p_value) == pytest.approx((100 * change.low, 100 * change.high, change.p_value))
+
+
+@pytest.mark.parametrize("estimate", [rate, difference])
+@pytest.mark.parametrize("values", [[], [0.5, 1.1], [-1.1, 0.5], [0.5, float("nan")]])
+def test_values_out_of_range_and_no_task_are_refused(estimate, values):
+    with pytest.raises(ValueError, match=r"at least one task|A task's value must be from"):
+        estimate(values)
+
+
+def test_a_rate_below_zero_is_refused_and_a_difference_is_held_to_the_largest():
+    with pytest.raises(ValueError, match=r"from 0 to 1; here they go from -0\.5 to 0\."):
+        rate([0.0, -0.5])
+    with pytest.raises(ValueError, match=r"from -0\.5 to 0\.5; here they go from 0\.25 to 0\.75\."):
+        difference([0.25, 0.75], largest=0.5)
+    assert difference([1.5], largest=2.0).value == 1.5
+
+
+def test_few_changed_tasks_are_undecided_and_many_are_not():
+    assert difference([0.0] * 120).verdict == "undecided"
+    assert difference([1.0] * 3 + [0.0] * 117).verdict == "undecided"
+    assert difference([1.0] * 8 + [0.0] * 112).verdict == "up"
+    assert difference([-1.0] * 8 + [0.0] * 112).verdict == "down"
+
+
+def test_every_exact_row_is_covered_at_least_93_times_in_100_by_ours_alone(benchmark):
+    paired, single = (
+        {name: every[name] for name in every if name != "bootstrap"}  # it takes most of the time
+        for every in (benchmark.PAIRED_METHODS, benchmark.SINGLE_METHODS)
+    )
+    differences = [*benchmark.paired_exactly(paired), *benchmark.worst("gained", paired)]
+    shares = [*benchmark.rates_exactly(single), *benchmark.worst("rate", single)]
+    for rows in (differences, shares):
+        assert min(row.ours for row in rows) >= benchmark.PROMISE
+        assert min(row.covered["t"] for row in rows) < 0.5
+    assert min(row.covered["Wilson"] for row in shares) < benchmark.PROMISE
+
+
+@pytest.mark.parametrize(("gained", "tasks"), [(0.02, 30), (0.3, 60)])
+def test_sampled_completions_are_covered_as_often_within_chance(benchmark, gained, tasks):
+    change = benchmark.Change(gained, base=(0.02, 0.98))
+    outcomes = benchmark.drawn(change.truth, change.draw(np.random.default_rng(3), 8, (1000, tasks)))
+    row = benchmark.coverage("what", 8, outcomes, benchmark.PAIRED_METHODS)
+    assert row.ours >= chance_bounds(benchmark.PROMISE, 1000)[0]
+    assert row.covered["t"] < row.ours
+
+
+def test_the_mean_change_of_a_simulation_is_the_truth_it_names(benchmark):
+    for change in benchmark.CHANGES.values():
+        found = change.draw(np.random.default_rng(4), 8, (200, 100))
+        assert abs(found.mean() - change.truth) < 4 * found.std() / found.size**0.5
+
+
+def test_exact_outcomes_have_all_the_chance_and_the_truth_as_their_mean(benchmark):
+    for outcomes in (benchmark.all_paired(60, 0.05, 0.02), benchmark.all_single(60, 0.05)):
+        assert outcomes.chances.sum() == pytest.approx(1)
+        assert outcomes.chances @ outcomes.table.mean(axis=1) == pytest.approx(outcomes.truth)
+
+
+@pytest.mark.parametrize("test", ["by_difference", "by_mcnemar"])
+def test_false_alarms_are_those_of_every_outcome(benchmark, test):
+    p_value, tasks = getattr(benchmark, test), 14
+    lost = benchmark.most_lost(tasks, p_value)
+    for changed in range(tasks + 1):
+        found = [p_value(changed - down, down, tasks) < 0.05 for down in range(changed + 1)]
+        assert found == [min(down, changed - down) <= lost[changed] for down in range(changed + 1)]
+
+
+def test_equal_policies_are_called_different_about_one_time_in_twenty_at_most(benchmark):
+    for found in map(benchmark.false_alarms, (30, 120)):
+        assert found.mcnemar <= 0.05
+        assert found.difference <= 0.055
+        assert found.apart < 0.03
+
+
+def by_closure(p_values: list[float]) -> list[float]:
+    """Holm's correction in another way: a question is held by its worst Bonferroni test of all sets that it is in."""
+    sets = [each for size in range(1, len(p_values) + 1) for each in combinations(range(len(p_values)), size)]
+    worst = {each: min(1.0, len(each) * min(p_values[i] for i in each)) for each in sets}
+    return [max(p for each, p in worst.items() if i in each) for i in range(len(p_values))]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), max_size=6))
+def test_holm_is_the_closure_of_bonferroni(p_values):
+    corrected = holm(p_values)
+    assert corrected == pytest.approx(by_closure(p_values))
+    assert all(before <= after <= 1 for before, after in zip(p_values, corrected, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert sorted(corrected) == [corrected[i] for i in order]
+
+
+def test_holm_corrects_by_hand():
+    assert holm([]) == []
+    assert holm([0.2]) == [0.2]
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.5]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "p_value", "word"),
+    [
+        (0.1, 0.049, "up"),
+        (-0.1, 0.049, "down"),
+        (0.1, 0.05, "undecided"),
+        (-0.1, 1.0, "undecided"),
+        (0.1, float("nan"), "undecided"),
+    ],
+)
+def test_a_verdict_is_up_or_down_only_by_a_small_p_value(value, p_value, word):
+    assert verdict(value, p_value) == word
 
 
 def test_the_detectable_difference_is_found_four_times_in_five(benchmark):
-    by_t_test, by_mcnemar = (one.rate for one in benchmark.detectable(np.random.default_rng(3), 500, 500, 0.1))
-    assert chance_bounds(0.8, 500)[0] <= by_t_test <= 0.87
-    assert chance_bounds(0.8, 500)[0] - 0.1 <= by_mcnemar <= by_t_test
+    by_t_test, by_ours = (one.rate for one in benchmark.detectable(np.random.default_rng(3), 300, 500, 0.1))
+    assert chance_bounds(0.8, 300)[0] <= by_t_test <= 0.87
+    assert chance_bounds(0.8, 300)[0] - 0.03 <= by_ours <= by_t_test
 
 
 @pytest.mark.parametrize(("tasks", "power"), [(0, 0.8), (10, 0.0), (10, 1.0)])
@@ -97,9 +264,9 @@ def test_a_detectable_difference_needs_tasks_and_a_power(tasks, power):
 
 
 def test_the_best_of_twelve_equal_checkpoints_is_found_better_too_often_unless_corrected(benchmark):
-    naive, corrected = (one.rate for one in benchmark.best_of_twelve(np.random.default_rng(4), 300, 100, 0.0))
-    assert naive > chance_bounds(0.05, 300)[1]
-    assert corrected <= chance_bounds(0.05, 300)[1]
+    naive, corrected = (one.rate for one in benchmark.best_of_twelve(np.random.default_rng(4), 200, 100, 0.0))
+    assert naive > chance_bounds(0.05, 200)[1]
+    assert corrected <= chance_bounds(0.05, 200)[1]
 
 
 def test_a_true_difference_is_found_by_the_corrected_comparison():
@@ -113,15 +280,31 @@ def test_a_true_difference_is_found_by_the_corrected_comparison():
 
 def test_the_best_of_one_is_an_ordinary_comparison():
     differences = ([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) * 2
-    alone, plain = best_of([differences]), bootstrap_mean(differences)
+    alone, plain = best_of([differences]), difference(differences)
     assert alone.index == 0
     assert alone.difference.low == pytest.approx(plain.low, abs=0.01)
     assert alone.difference.high == pytest.approx(plain.high, abs=0.01)
 
 
-def test_checkpoints_that_change_nothing_have_a_p_value_of_one():
+def test_checkpoints_that_change_nothing_have_a_p_value_of_one_and_an_interval_with_a_width():
     best = best_of([[0.0] * 20] * 3)
-    assert (str(best.difference), best.p_value) == ("0.000 [0.000, 0.000]", 1.0)
+    assert (best.difference.value, best.p_value) == (0.0, 1.0)
+    assert best.difference.low < -0.05
+    assert best.difference.high > 0.05
+
+
+def test_the_interval_of_the_best_leaves_zero_out_exactly_when_the_test_finds_it():
+    rng = np.random.default_rng(8)
+    tables = [(rng.random((3, 60)) < 0.2).astype(float) - (rng.random((3, 60)) < 0.08) for _ in range(200)]
+    found = [best_of(table.tolist()) for table in tables]
+    apart = [best.difference.low > 0 or best.difference.high < 0 for best in found]
+    assert apart == [best.p_value < 0.05 for best in found]
+    assert 0.1 < np.mean(apart) < 0.9
+
+
+def test_rare_gains_of_the_best_are_covered(benchmark):
+    _, ours = benchmark.best_interval(np.random.default_rng(9), 100, "where", benchmark.rarely_gained)
+    assert ours.rate >= chance_bounds(benchmark.PROMISE, 100)[0]
 
 
 def test_an_interval_over_seeds_covers_where_one_over_tasks_does_not(benchmark):
@@ -131,8 +314,16 @@ def test_an_interval_over_seeds_covers_where_one_over_tasks_does_not(benchmark):
     assert naive < low
 
 
-def test_equal_seeds_and_tasks_have_an_interval_without_width():
-    assert str(across_seeds([[0.5, 0.5]] * 3)) == "0.500 [0.500, 0.500]"
+def test_rare_gains_of_several_seeds_are_covered_where_a_t_interval_over_tasks_does_not(benchmark):
+    ours, naive = (one.rate for one in benchmark.rare_gains(np.random.default_rng(10), 300, "", same=True, spread=0.0))
+    assert ours >= chance_bounds(benchmark.PROMISE, 300)[0]
+    assert naive < ours - 0.03
+
+
+def test_equal_seeds_and_tasks_have_an_interval_with_a_width():
+    found = across_seeds([[0.0] * 30] * 3)
+    assert (found.value, found.low) == (0.0, -found.high)
+    assert found.high == pytest.approx(difference([0.0] * 30).high)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +335,8 @@ def test_tables_without_enough_rows_or_columns_are_refused(compare, table):
 
 
 def test_groups_differ_by_chance_one_time_in_twenty_and_by_difficulty_only_unless_it_is_accounted_for(benchmark):
-    by_chance, by_difficulty, within = (one.rate for one in benchmark.equal_groups(np.random.default_rng(7), 200, 60))
-    assert max(by_chance, within) <= chance_bounds(0.05, 200)[1] < by_difficulty
+    by_chance, by_difficulty, within = (one.rate for one in benchmark.equal_groups(np.random.default_rng(7), 60, 60))
+    assert max(by_chance, within) <= chance_bounds(0.05, 60)[1] < by_difficulty
 
 
 def test_groups_that_differ_are_found_and_agree_with_the_exact_test():

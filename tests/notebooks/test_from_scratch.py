@@ -29,7 +29,7 @@ def chapter(tmp_path_factory) -> dict[str, Any]:
         for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
             if cell.cell_type == "code":
                 source = cell.source.replace('RECIPE: str = "cpu-code"', 'RECIPE: str = "smoke-code"')
-                exec(source.partition("\nproof = ")[0], names)
+                exec(source.partition("\ntested = ")[0], names)
             if "gaps" in names:
                 return names
     raise AssertionError("the chapter defines no comparison")

@@ -14,7 +14,7 @@ import papermill
 import pytest
 import typer
 
-from grpo_utils import rewards, runs, tasks, training
+from grpo_utils import evaluation, rewards, runs, tasks, training
 from grpo_utils.__main__ import app
 from grpo_utils.runs import ROOT, Recipe, chain
 from grpo_utils.sandbox import Check
@@ -144,6 +144,9 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
     monkeypatch.setattr(runs.folder, "need_gpu", lambda recipe: None)
     monkeypatch.setattr(training, "check_before_start", training.check_arguments)  # without machine, data and model
     monkeypatch.setattr(training, "practice_tasks", lambda recipe, run: [])
+    monkeypatch.setattr(training, "warm_start", lambda recipe, *rest, **more: None)
+    monkeypatch.setattr(evaluation, "sweep", lambda recipe, *rest, **more: None)
+    monkeypatch.setattr(evaluation, "gate", lambda recipe, run: "")
     monkeypatch.setattr(tasks, "data_fingerprint", lambda recipe: "")
     monkeypatch.setattr(tasks, "check_data", lambda recipe: None)
     monkeypatch.setattr(verification, "verify_run", lambda recipe, *rest: started.append(recipe) or [])

@@ -74,7 +74,11 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"name": "../elsewhere"}, r"Key 'name' in .* is wrong"),
         ({"dataset.limits": {"tset": 3}}, r"Key 'dataset.limits.tset"),
         ({"prompt.shots": 2}, r"evaluation.samples.validation lacks prompt.shots, the number 2"),
-        ({"evaluation.samples.train": {}}, r"evaluation.samples.train must have one number of shots"),
+        ({"evaluation.samples.train": {}}, r"evaluation.samples.train must have prompt.shots, 0, and no other number"),
+        (
+            {"dataset.pass_rate": [0.1, 0.9], "evaluation.samples.train": {0: 7}},
+            r"dataset.pass_rate needs evaluation.samples.train of at least 8 completions",
+        ),
         ({"grpo.log_completions": False}, r"yaml: grpo.log_completions must stay true: the notebooks"),
         ({"grpo": {"max_steps": 1}}, r"yaml: grpo.num_generations is missing"),
         ({"grpo.max_steps": 1e2}, r"yaml: grpo.max_steps is wrong: .* a valid integer, not 100.0: write 100\.$"),
@@ -293,13 +297,17 @@ def test_processes_may_share_a_group():
 
 
 def test_a_filter_that_leaves_fewer_tasks_than_a_step_takes_is_told_before_training(tmp_path):
-    recipe = runs.load_recipe("smoke-code", {"dataset.pass_rate": [0.4, 0.6]})
+    settings = {"dataset.pass_rate": [0.4, 0.6], "evaluation.samples.train": {1: 8}}
+    recipe = runs.load_recipe("smoke-code", settings)
     training.check_before_start(recipe)  # how many will pass is not known yet
-    record = tmp_path / "evaluations" / "base.train.1shot.json"
+    record = tmp_path / "evaluations" / "warm-start.train.1shot.json"
     record.parent.mkdir()
-    solved = [{"lenient": True}, {"lenient": False}]
+    greedy, solved = {"strict": True}, [{"strict": True}, {"strict": False}]  # the greedy one does not count
     batch = training.grpo.tasks.load_split(recipe, "train")
-    rows = [{"task_id": one.task_id, "completions": solved if i == 0 else solved[:1]} for i, one in enumerate(batch)]
+    rows = [
+        {"task_id": one.task_id, "completions": [greedy, *(solved if i == 0 else solved[1:])]}
+        for i, one in enumerate(batch)
+    ]
     runs.write_file(record, training.grpo.json.dumps({"tasks": rows}))
     with pytest.raises(DataError, match=r"takes 2 prompts, and the training split has 1 tasks"):
         training.practice_tasks(recipe, tmp_path)

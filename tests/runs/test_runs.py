@@ -1,5 +1,6 @@
 """The folder of a run: when a chapter is done, who may read it without a GPU, and where things are looked for."""
 
+import itertools
 from pathlib import Path
 
 import nbformat
@@ -123,12 +124,19 @@ def test_every_notebook_that_keeps_something_is_one_of_the_chain():
 
 
 ADAPTERS = ("warm-start", "checkpoint-2")
+GATE = "validation-8-at-0.7"
+SPLITS = ("train", GATE, "validation", "test", "human-eval")
 EVALUATED = {f"evaluations/{name}.{split}.1shot.json" for name in ADAPTERS for split in ("validation", "test")}
 RESULTS = {"results.csv", "results.md"}
+CHECKPOINTS = {f"checkpoints/{name}" for name in ("checkpoint-2", "completions")}
 TRAINED = {
-    *("checkpoints", "training_log.jsonl", "warm_start_log.jsonl", "rollouts.html", "teacher.sqlite"),
-    *("teacher.sqlite-wal", "teacher", *EVALUATED, *RESULTS),
-    *(f"evaluations/{name}.human-eval.1shot.json" for name in ADAPTERS),
+    *("training_log.jsonl", "rollouts.html", "teacher.sqlite", "teacher.sqlite-wal", "teacher", *RESULTS),
+    *(f"evaluations/checkpoint-2.{split}.1shot.json" for split in ("validation", "test", "human-eval")),
+}
+STARTED = {
+    *("checkpoints", "checkpoints/made_with.txt", "checkpoints/warm-start", "warm_start_log.jsonl"),
+    *(f"evaluations/warm-start.{split}.1shot.json" for split in SPLITS),
+    *("evaluations/base.train.1shot.json", f"evaluations/base.{GATE}.1shot.json"),
 }
 
 
@@ -137,8 +145,9 @@ def finished(folder: Path) -> Path:
     for name in (
         *("recipe.yaml", "environment.json", "lock", "manifest.json", "figures/lengths.svg", "mine.txt"),
         *(name for name in TRAINED if "." in name),
-        *("checkpoints/made_with.txt", "checkpoints/warm-start/weights", "checkpoints/checkpoint-2/weights"),
-        *(f"evaluations/base.{split}.1shot.json" for split in ("train", "validation", "test", "human-eval")),
+        *(f"checkpoints/{name}/weights" for name in ("warm-start", "checkpoint-2", "completions")),
+        *("checkpoints/made_with.txt", "warm_start_log.jsonl"),
+        *(f"evaluations/{name}.{split}.1shot.json" for name in ("base", "warm-start") for split in SPLITS),
         *("from_scratch/server.py", "reward_hacking/tests/log", "dpo/pairs.jsonl", "teacher/training_log.jsonl"),
         *(f"notebooks/{path.stem}.stamp" for path in chain.list_notebooks()),
     ):
@@ -151,10 +160,10 @@ def finished(folder: Path) -> Path:
     [
         ("01", None, set()),
         ("02", None, {"evaluations/base.validation.1shot.json", "evaluations/base.test.1shot.json"}),
-        ("03", None, {"evaluations/base.train.1shot.json"}),
-        ("04", None, TRAINED),
+        ("03", None, STARTED | CHECKPOINTS | TRAINED),
+        ("04", None, CHECKPOINTS | TRAINED),
         ("05", None, EVALUATED | RESULTS),
-        (None, "04", TRAINED),
+        (None, "04", CHECKPOINTS | TRAINED | EVALUATED),
         ("06", None, {"from_scratch"}),
         (None, "07", {"reward_hacking", "dpo", "teacher"}),
     ],
@@ -172,7 +181,8 @@ def test_forced_notebooks_make_again_what_they_made_and_nothing_else(only, first
 
 def contents(run: Path) -> set[str]:
     """What is in a run's folder, and in those of its folders that all notebooks share."""
-    found = [*run.iterdir(), *(run / "evaluations").iterdir(), *(run / "notebooks").iterdir()]
+    folders = [run / name for name in ("evaluations", "notebooks", "checkpoints") if (run / name).is_dir()]
+    found = itertools.chain(run.iterdir(), *(folder.iterdir() for folder in folders))
     return {str(path.relative_to(run)) for path in found}
 
 

@@ -125,8 +125,8 @@ def test_the_figure_shows_the_published_table_and_our_policies_in_order_of_train
 
 
 def test_beside_a_run_on_other_tasks_the_published_table_stands_alone(published):
-    left, right = plots.beside_published(published, None, trained_shots=1).axes
-    assert (len(left.containers), len(right.containers), right.axison) == (2, 0, False)
+    (alone,) = plots.beside_published(published, None, trained_shots=1).axes
+    assert len(alone.containers) == 2
 
 
 @pytest.mark.parametrize("warm", [False, True])

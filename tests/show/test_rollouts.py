@@ -17,7 +17,7 @@ HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
     """A row as TRL writes it."""
     row = {"step": 3, "prompt": "the whole chat", "completion": completion, "task_id": task.task_id}
-    return row | {"tests": paid, "runs": 1.0, "strict_format": None, "advantage": advantage}
+    return row | {"tests": paid, "strict_format": None, "advantage": advantage}
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def run(tmp_path):
 def test_a_group_is_shown_with_its_task_best_first(run):
     first, second = Rollouts(RECIPE, run)["step 3"]
     assert first.question == TASKS[0].question(RECIPE.prompt)
-    assert first.title.endswith("(mean reward 0.75)")
+    assert first.title.endswith("(mean reward 0.50)")
     best, worst = first.completions
     assert best.verdict == "passed"
     assert best.code == TASKS[0].strict_answer(best.text, "answer")
     assert best.scores == pytest.approx(
-        {"advantage": 0.7, "reward": 1.25, "tests": 1.0, "runs": 1.0, "strict_format": float("nan")}, nan_ok=True
+        {"advantage": 0.7, "reward": 1.0, "tests": 1.0, "strict_format": float("nan")}, nan_ok=True
     )
     assert worst.verdict == f"wrong answer at `{TASKS[0].requirements[0]}`"
     assert [one.verdict for one in second.completions] == ["no answer"]
