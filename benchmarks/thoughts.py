@@ -1,47 +1,27 @@
 """What is a thought worth in the warm start? `python benchmarks/thoughts.py --recipe cpu-code`, about half an hour.
 
-The same supervised steps on the same tasks, with three kinds of text in the first tag of the reference answers: none, a
-template (of programs the question in other words, of sums one sentence for all), and each task's own. Then the
-validation tasks, greedy and eight times at temperature 0.7. Three seeds of the training; intervals are over seeds and
-tasks. Writes `benchmarks/results/<recipe>-thoughts.md`; what is measured already is kept.
+The same supervised steps on the same tasks, with three kinds of text in the first tag of the reference answers
+(`prompt.thoughts`): none, a template (of programs the question in other words, of sums one sentence for all), and each
+task's own. Then the validation tasks, greedy and eight times at temperature 0.7. Three seeds of the training; intervals
+are over seeds and tasks. Writes `benchmarks/results/<recipe>-thoughts.md`; what is measured already is kept.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
 # pyright: reportAttributeAccessIssue=false
 
 import argparse
-import json
-import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from grpo_utils import evaluation, runs, tasks, training
+from grpo_utils import evaluation, runs, training
 from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
 ARMS = ("none", "template", "own")
 SEEDS = (0, 1, 2)
-
-
-def with_thoughts(row: dict[str, object], arm: str) -> dict[str, object]:
-    """Returns a row of a data set with no thought, a template or its own: for programs, and for sums."""
-    if arm == "own":
-        return row
-    if "code" in row:
-        return row | {"thought": "" if arm == "none" else None}  # None: the restated question
-    gold = str(row["answer"]).rpartition("####")[2]
-    return row | {"answer": f"{'' if arm == 'none' else 'I work it out from left to right.'}\n####{gold}"}
-
-
-def write_data(name: str, folder: Path) -> None:
-    """Writes the data set once for every arm, under the arm's name."""
-    for arm in ARMS:
-        for split in tasks.SPLITS:
-            lines = (runs.ROOT / "data" / name / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
-            rows = [json.dumps(with_thoughts(json.loads(line), arm)) + "\n" for line in lines]
-            runs.write_file(folder / arm / f"{split}.jsonl", "".join(rows))
 
 
 def measured(recipe: runs.Recipe) -> pd.DataFrame:
@@ -70,22 +50,21 @@ def main() -> None:
     """Trains, measures and writes the table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--recipe", default="cpu-code")
-    name = parser.parse_args().recipe
-    data = runs.outputs_folder() / f"{name}-thoughts" / "data"
-    plain = runs.load_recipe(name)
-    write_data(plain.dataset.name, data)
-    os.environ["GRPO_DATA_DIR"] = str(data)
+    parser.add_argument("--tasks", type=int, help="so many of the validation tasks, where time is short")
+    arguments = parser.parse_args()
+    name, fewer = arguments.recipe, {"dataset.limits.validation": arguments.tasks} if arguments.tasks else {}
+    plain = runs.load_recipe(name, fewer)
     found: dict[str, list[pd.DataFrame]] = {arm: [] for arm in ARMS}
     for seed in SEEDS:
         for arm in ARMS:
             sampled = {"evaluation.temperature": 0.7, "evaluation.samples.validation": {plain.prompt.shots: 8}}
-            own = {"dataset.name": arm, "seed": seed, "name": f"{name}-thoughts-{arm}-{seed}"}
-            found[arm].append(scores(measured(runs.load_recipe(name, sampled | own))))
+            own = {"prompt.thoughts": arm, "seed": seed, "name": f"{name}-thoughts-{arm}-{seed}"}
+            found[arm].append(scores(measured(runs.load_recipe(name, fewer | sampled | own))))
     steps, count = (plain.warm_start or {})["max_steps"], len(found["own"][0])
     lines = [
-        f"`python benchmarks/thoughts.py --recipe {name}`: {steps} supervised steps on answers with no thought, a "
-        f"template, and a thought of each task's own; {count} validation tasks, {len(SEEDS)} seeds; points, intervals "
-        "over seeds and tasks.",
+        f"`python benchmarks/thoughts.py {' '.join(sys.argv[1:])}`: {steps} supervised steps on answers with no "
+        f"thought, a template, and a thought of each task's own; {count} validation tasks, {len(SEEDS)} seeds; points, "
+        "intervals over seeds and tasks.",
         "",
         f"| score | {' | '.join(ARMS)} | own - none | own - template | template - none |",
         "|---|---|---|---|---|---|---|",

@@ -256,6 +256,6 @@ def audit_examples(batch: Sequence[Task], prompt: Prompt, split: str = "train") 
     """
     tags = prompt.tags
     return [
-        Example(t.question(prompt), t.reference_answer(tags), t.wrong_answer(tags), t.columns(), split, t.task_id)
+        Example(t.question(prompt), t.reference_answer(prompt), t.wrong_answer(tags), t.columns(), split, t.task_id)
         for t in batch
     ]

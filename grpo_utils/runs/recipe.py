@@ -105,12 +105,17 @@ class Dataset(_Section):
 
 
 class Prompt(_Section):
-    """How a task is put to the policy: system prompt, tags, worked examples in the training prompt, asserts shown."""
+    """How a task is put to the policy: system prompt, tags, worked examples in the training prompt, asserts shown.
+
+    `thoughts` says what worked examples and the answers of the warm start have in the first tag: each task's own
+    thought (a template where it has none), a template, or nothing.
+    """
 
     system: str
     tags: Annotated[tuple[str, str], Strict(False)]
     shots: int = Field(ge=0)
     visible_asserts: int = Field(ge=0)
+    thoughts: Literal["own", "template", "none"] = "own"
 
 
 class Evaluation(_Section):

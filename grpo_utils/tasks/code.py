@@ -26,7 +26,7 @@ class ProgramTask(Task):
 
     Attributes:
         code: a reference solution.
-        thought: how it goes about it, in a sentence for the first tag; None: the question's own words stand in for it.
+        thought: how it goes about it, in a sentence for the first tag.
     """
 
     code: str
@@ -146,12 +146,15 @@ class CodeTask(ProgramTask):
         plural = "these tests" if shown > 1 else "this test"
         return "\n".join([f"{self.text} Your code must pass {plural}:", *self.test_list[:shown]])
 
-    def reference_answer(self, tags: Sequence[str]) -> str:
+    @property
+    def thoughts(self) -> tuple[str | None, str]:
         first_sentence = self.text.split(". ")[0].rstrip(".")
         aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
-        thought = f"I write `{self.function_name}` to {aim}." if self.thought is None else self.thought
-        code = self.code.replace("\r\n", "\n").strip()
-        return f"<{tags[0]}>{thought}</{tags[0]}>\n<{tags[1]}>\n{code}\n</{tags[1]}>"
+        return self.thought, f"I write `{self.function_name}` to {aim}."
+
+    def reference_answer(self, prompt: Prompt) -> str:
+        (think, answer), code = prompt.tags, self.code.replace("\r\n", "\n").strip()
+        return f"<{think}>{self.spoken_thought(prompt)}</{think}>\n<{answer}>\n{code}\n</{answer}>"
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns the reference with its result put into a tuple: right name, right arguments, wrong value."""

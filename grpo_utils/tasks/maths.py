@@ -77,8 +77,12 @@ class MathsTask(Task):
     def question(self, prompt: Prompt) -> str:
         return self.text
 
-    def reference_answer(self, tags: Sequence[str]) -> str:
-        return sections(tags, self.solution, self.answer)
+    @property
+    def thoughts(self) -> tuple[str | None, str]:
+        return self.solution or None, "I work it out step by step."
+
+    def reference_answer(self, prompt: Prompt) -> str:
+        return sections(prompt.tags, self.spoken_thought(prompt), self.answer)
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns the worked solution with a number that is a tenth too large."""

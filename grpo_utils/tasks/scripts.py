@@ -64,11 +64,13 @@ class ScriptTask(ProgramTask):
             lines += ["Input:", given.rstrip(), "Output:", wanted.rstrip()]
         return "\n".join(lines)
 
-    def reference_answer(self, tags: Sequence[str]) -> str:
+    @property
+    def thoughts(self) -> tuple[str | None, str]:
         aim = self.text.split(". ")[0].rstrip(".")
-        restated = f"I read the input, solve this, and print the result: {aim}."
-        thought = restated if self.thought is None else self.thought
-        return sections(tags, thought, self.code.replace("\r\n", "\n").strip())
+        return self.thought, f"I read the input, solve this, and print the result: {aim}."
+
+    def reference_answer(self, prompt: Prompt) -> str:
+        return sections(prompt.tags, self.spoken_thought(prompt), self.code.replace("\r\n", "\n").strip())
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns the reference with a heading above its output: it reads and prints, and the output is wrong."""

@@ -60,8 +60,19 @@ class Task(ABC):
     def question(self, prompt: Prompt) -> str:
         """Returns the user's message."""
 
+    @property
     @abstractmethod
-    def reference_answer(self, tags: Sequence[str]) -> str:
+    def thoughts(self) -> tuple[str | None, str]:
+        """What the reference thinks before its answer: in words of its own, or None, and as a template says it."""
+
+    def spoken_thought(self, prompt: Prompt) -> str:
+        """Returns what a reference answer has in its first tag, as `prompt.thoughts` says."""
+        own, template = self.thoughts
+        chosen = {"own": template if own is None else own, "template": template, "none": ""}
+        return chosen[prompt.thoughts]
+
+    @abstractmethod
+    def reference_answer(self, prompt: Prompt) -> str:
         """Returns a right answer as a policy should write it, each section in its tags."""
 
     @abstractmethod
@@ -113,7 +124,7 @@ def prompt_messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[M
     chat = [{"role": "system", "content": prompt.system}]
     for example in shown:
         chat.append({"role": "user", "content": example.question(prompt)})
-        chat.append({"role": "assistant", "content": example.reference_answer(prompt.tags)})
+        chat.append({"role": "assistant", "content": example.reference_answer(prompt)})
     return [*chat, {"role": "user", "content": task.question(prompt)}]
 
 

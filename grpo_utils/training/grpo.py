@@ -228,7 +228,7 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     # 2. prompts and reference answers
     batch = tasks.shorten(tasks.load_judged(recipe, "train"), recipe.dataset, "train")
     examples = tasks.worked_examples(recipe, recipe.prompt.shots)
-    answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt.tags)}] for t in batch]
+    answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt)}] for t in batch]
     prompts = [tasks.prompt_messages(task, recipe.prompt, examples) for task in batch]
     columns: dict[str, Any] = {"prompt": prompts, "completion": answers}
     if template := recipe.sampling.chat_template_kwargs:

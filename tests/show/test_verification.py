@@ -30,7 +30,7 @@ def write_record(run: Path, checkpoint: str, split: str, shots: int, right: int)
     owners = tasks.load_split(RECIPE, split if split in ("train", "validation") else "test")
     rows = []
     for task in owners:
-        good, bad = (write(RECIPE.prompt.tags) for write in (task.reference_answer, task.wrong_answer))
+        good, bad = task.reference_answer(RECIPE.prompt), task.wrong_answer(RECIPE.prompt.tags)
         completions = [
             {"text": good if i < right else bad, "tokens": 9, "truncated": False, "format": True, "visible": i < right}
             | dict.fromkeys(("strict", "lenient", "oracle"), i < right)

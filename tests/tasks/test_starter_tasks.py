@@ -5,6 +5,7 @@
 
 import ast
 import builtins
+import re
 from collections import Counter
 
 import pytest
@@ -142,3 +143,48 @@ def test_no_text_is_nearly_a_text_of_another_split(split):
         if any(len(words & other) / len(words | other) > 0.9 for other in seen)
     ]
     assert near == []
+
+
+SMALL = {
+    *(
+        "a",
+        "an",
+        "the",
+        "this",
+        "them",
+        "their",
+        "it",
+        "its",
+        "i",
+        "that",
+        "which",
+        "one",
+        "each",
+        "every",
+        "all",
+        "no",
+    ),
+    *("of", "in", "to", "and", "or", "with", "for", "by", "on", "at", "as", "from", "into", "if", "then", "so", "not"),
+    *("is", "are", "be", "than", "when", "where", "only"),
+}
+
+
+def words(text: str) -> set[str]:
+    """The words of a text that carry meaning, without their plural."""
+    return {word.rstrip("s") for word in re.findall(r"[a-z]+", text.lower())} - SMALL
+
+
+def test_every_task_has_a_thought_of_its_own_in_a_line_or_two():
+    thoughts = [task.thought for _, task in EVERY]
+    assert len(set(thoughts)) == len(thoughts)
+    assert all(re.fullmatch(r"[ -~]{30,120}", thought) and thought.endswith(".") for thought in thoughts)
+    assert not [thought for thought in thoughts if re.search(r"</?\w+>", thought)]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_thought_says_how_and_does_not_repeat_the_question_or_the_code(split):
+    for task in SPLITS[split]:
+        said, lines = words(task.thought), [line.strip().removeprefix("return ") for line in task.code.splitlines()[1:]]
+        new = said - words(task.text)
+        assert len(new) >= max(3, 0.45 * len(said)), (task.task_id, task.thought)
+        assert not [line for line in lines if len(line) > 12 and line in task.thought], (task.task_id, task.thought)

@@ -161,13 +161,21 @@ def made(**changes):
 
 
 @pytest.mark.parametrize(
-    ("given", "thought"),
-    [({"thought": "Add them."}, "Add them."), ({"thought": ""}, ""), ({}, "I write `add` to add two numbers.")],
+    ("given", "thoughts", "thought"),
+    [
+        ("Add them.", "own", "Add them."),
+        (None, "own", "I write `add` to add two numbers."),
+        ("Add them.", "template", "I write `add` to add two numbers."),
+        ("Add them.", "none", ""),
+    ],
 )
-def test_the_reference_of_a_program_says_the_thought_of_its_task_or_the_question_in_other_words(given, thought):
-    task = made(text="Write a function to add two numbers.", test_list=["assert add(1, 2) == 3"], **given)
+def test_a_reference_thinks_as_the_prompt_says_before_it_answers(given, thoughts, thought):
+    test = ["assert add(1, 2) == 3"]
+    own = {"thought": given} if given else {}
+    task = made(text="Write a function to add two numbers.", test_list=test, **own)
+    prompt = runs.load_recipe("cpu-code", {"prompt.thoughts": thoughts}).prompt
     answer = f"<thought>{thought}</thought>\n<answer>\n{task.code}\n</answer>"
-    assert task.reference_answer(("thought", "answer")) == answer
+    assert task.reference_answer(prompt) == answer
 
 
 def test_difficulty_counts_where_control_flow_can_part():
@@ -403,7 +411,7 @@ def test_an_answer_that_is_a_number_and_nothing_else_is_the_gold_number(answer, 
 
 def test_the_reference_of_a_word_problem_has_no_notes_for_a_calculator():
     row = {"task_id": 0, "question": "6 * 7 - 2?", "answer": "6 * 7 = <<6*7=42>>42\n42 - 2 = 40\n#### 40"}
-    assert tasks.MathsTask.from_row(row, "here").reference_answer(("reasoning", "answer")) == (
+    assert tasks.MathsTask.from_row(row, "here").reference_answer(runs.load_recipe("cpu-math").prompt) == (
         "<reasoning>\n6 * 7 = 42\n42 - 2 = 40\n</reasoning>\n<answer>\n40\n</answer>"
     )
 
@@ -421,11 +429,11 @@ def test_a_gold_number_with_commas_is_the_one_that_is_read_in_a_completion(answe
 def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answer(name):
     if name == "gsm8k" and not (DATA and (Path(DATA) / "gsm8k").is_dir()):
         pytest.skip("GSM8K is not in GRPO_DATA_DIR")
-    tags = ("reasoning", "answer")
+    prompt = runs.load_recipe("cpu-math").prompt
     problems = [task for split in tasks.SPLITS for task in tasks.load_tasks(name, split)]
     for task in problems:
-        assert task.check(task.strict_answer(task.reference_answer(tags), "answer")).ok
-        assert not task.check(task.strict_answer(task.wrong_answer(tags), "answer")).ok
+        assert task.check(task.strict_answer(task.reference_answer(prompt), "answer")).ok
+        assert not task.check(task.strict_answer(task.wrong_answer(prompt.tags), "answer")).ok
         assert task.difficulty >= 1
     assert len(problems) == {"reasoning-gym": 620, "gsm8k": 7473 + 1319}[name]
 

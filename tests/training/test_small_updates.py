@@ -32,7 +32,7 @@ def test_generation_has_the_log_probabilities_that_a_low_learning_rate_gave_the_
         found = []
         for task in batch:
             chat = tasks.prompt_messages(task, recipe.prompt, [])
-            answer = {"role": "assistant", "content": task.reference_answer(recipe.prompt.tags)}
+            answer = {"role": "assistant", "content": task.reference_answer(recipe.prompt)}
             (asked,), (whole,) = (policy.prompt_ids(base.tokenizer, [one]) for one in (chat, [*chat, answer]))
             every = torch.log_softmax(model(input_ids=torch.tensor([whole])).logits[0].float(), -1)
             found += [every[i - 1, whole[i]] for i in range(len(asked), len(whole))]
