@@ -1,4 +1,4 @@
-"""A teacher's reward: a larger model grades the reasoning of a completion, through an OpenAI-compatible endpoint.
+"""A teacher's reward: a second model grades the reasoning of a completion, through an OpenAI-compatible endpoint.
 
 TRL awaits it (`training.teacher_reward`) beside the rewards of the registry; notebook 09 measures how far it can be
 trusted. Every call is written to a ledger, a SQLite file in the run's folder: no text is graded twice, and the budget

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -292,10 +293,26 @@ def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run,
     assert record["settings"]["max_new_tokens"] == 3
 
 
+def test_more_samples_give_pass_at_k_and_leave_the_recipes_own_records_alone(recipe, run, tmp_path, capsys):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml())
+    drawn = ["--samples", "3", "--temperature", "0.7", "--checkpoint", "base"]
+    app(["evaluate", "--recipe", str(path), *drawn], standalone_mode=False)
+    *_, curve, figure = capsys.readouterr().out.splitlines()
+    tasks_there = len(tasks.load_split(recipe, "validation"))
+    never = evaluation.rate([0.0] * tasks_there)
+    assert curve == f"base, strict: pass@1 {never}  pass@2 {never}  pass@3 {never}"
+    assert Path(figure).is_file()
+    assert [one.name for one in (run / "evaluations").iterdir()] == ["base.validation-3-at-0.7.1shot.json"]
+    assert evaluation.chain_records(recipe, run).empty
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--split", "test"], "Name a --checkpoint for test"),
+        (["--temperature", "0.7"], "--temperature goes with --samples"),
+        (["--samples", "2", "--temperature", "0"], "and is above 0"),
         (["--max-new-tokens", "3"], "goes with --dataset"),
         (["--checkpoint", "base", "--dataset", "mine", "--max-new-tokens", "0"], "must be at least 1"),
         (["--checkpoint", "checkpoint-9"], "checkpoint-9 is not in .*: run notebook 04_grpo_training first"),
