@@ -48,7 +48,7 @@ def trained(name: str, steps: int, use_vllm: bool, record: Path, warm_start: Pat
         name: of the run.
         steps: how many.
         use_vllm: decoupled.
-        record: how often the base policy solves each training task.
+        record: how often the start of GRPO solves each training task.
         warm_start: a run's folder of checkpoints, whose warm start this run takes over.
     """
     settings = {"name": name, "grpo.max_steps": steps, "grpo.save_steps": steps, "grpo.use_vllm": use_vllm}
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--steps", type=int, default=16)
     steps = parser.parse_args().steps
-    record = runs.record_path(runs.outputs_folder() / "cpu-code", runs.BASE, "train", 1)
+    record = runs.record_path(runs.outputs_folder() / "cpu-code", runs.WARM_START, "train", 0)
     runs.need_file(record, "03_reward_design")
     training.coupled = timed(training.coupled)
     training.VllmServer.rollouts = timed(training.VllmServer.rollouts)

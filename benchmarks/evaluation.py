@@ -35,10 +35,11 @@ BATCH = 8  # where the order of prompts is compared, so that there are several b
 
 
 def settings(arguments: argparse.Namespace) -> Recipe:
-    """Returns the recipe of both sides: greedy completions of some validation tasks with two prompts."""
+    """Returns the recipe of both sides: validation tasks with two prompts, greedy, and sampled once in training's."""
     name, overrides = commands.parameters_of(arguments.recipe, arguments.set, arguments.run)
-    samples = {"train": {1: 0}, "validation": dict.fromkeys(SHOTS, 0), "test": {0: 1}}
-    only = {"name": "evaluation-benchmark", "evaluation.samples": samples}
+    shots = runs.load_recipe(name, overrides).prompt.shots
+    samples = {"train": {shots: 1}, "validation": dict.fromkeys(SHOTS, 0) | {shots: 1}, "test": {shots: 1}}
+    only = {"name": "evaluation-benchmark", "evaluation.samples": samples, "dataset.pass_rate": None}
     return runs.load_recipe(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})
 
 

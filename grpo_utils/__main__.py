@@ -50,8 +50,8 @@ def reproduce(
         typer.Option(
             "--force",
             help="Start over: forget what this run has done, or with --only or --from what these notebooks made (04"
-            " trains again; 02, 03 and 05 measure again), and that later ones were run. To go on after a kill, leave"
-            " it out.",
+            " trains again, 03 the warm start too; 02 and 05 measure again), and that later ones were run. To go on"
+            " after a kill, leave it out.",
         ),
     ] = False,
 ) -> None:
@@ -89,10 +89,12 @@ def train(
 
     training.check_before_start(chosen)
     where = folder or runs.start_run(chosen)
-    if not training.is_launched() and not training.launch_command(chosen, where):
+    if training.is_launched():
+        pass
+    elif training.launch_command(chosen, where) or chosen.without_gpu:
+        print("Notebook 03 says whether this is worth training: grpo reproduce --only 03")
+    else:
         training.warm_start(chosen, where, on_log=Panel())
-        if chosen.dataset.pass_rate:
-            evaluation.sweep(chosen, where, [chosen.start], "train")
         print(evaluation.gate(chosen, where))
     training.practice_tasks(chosen, where)  # the filter by pass rate may leave too few
     training.train(chosen, where, on_log=Panel())
@@ -127,7 +129,7 @@ def evaluate(
     _, chosen = _recipe(recipe, settings, run, reads_data=True)
     if run and not recipe and not settings:  # of a mistyped name it would measure the base
         runs.existing_run(chosen)
-    if temperature is not None and (samples is None or temperature <= 0):
+    if temperature is not None and (samples is None or not temperature > 0):
         raise UserError("--temperature goes with --samples, and is above 0.")
     from grpo_utils import evaluation
     from grpo_utils.show import plots
@@ -144,15 +146,19 @@ def evaluate(
         print(sentence)
     prompts = [chosen.prompt.shots] if drawn else list(chosen.evaluation.samples[split])
     if split == "test":  # of validation's many checkpoints single p-values would mislead
-        for name, shots in itertools.product(names[1:], prompts):
-            change = evaluation.paired_difference(records, (name, shots), (names[0], shots), label, greedy=True)
-            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, {change.verdict}")
+        pairs = [((name, shots), (names[0], shots)) for name, shots in itertools.product(names[1:], prompts)]
+        changes = [evaluation.paired_difference(records, *pair, label, greedy=True) for pair in pairs]
+        p_values = evaluation.holm([change.p_value for change in changes])
+        for ((name, shots), _), change, p_value in zip(pairs, changes, p_values, strict=True):
+            word = evaluation.verdict(change.value, p_value)
+            print(f"{name} against {names[0]}, {shots}-shot, strict and greedy: {change}, {word} (p {p_value:.2g})")
     if drawn:
         curves = evaluation.pass_curves(records, label, chosen.prompt.shots)
         for name, curve in curves.items():
             print(f"{name}, strict:", "  ".join(f"pass@{k} {point}" for k, point in curve.items()))
         figure = plots.pass_at_k(curves, f"{records[records.split == label].task_id.nunique()} tasks ({label})")
-        print(plots.save_figure(figure, folder, f"pass_at_k-{label}"))
+        figure.savefig(folder / f"pass_at_k-{label}.png")  # not among the figures that the chain draws and verifies
+        print(folder / f"pass_at_k-{label}.png")
 
 
 @app.command()

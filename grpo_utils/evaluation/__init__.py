@@ -4,7 +4,7 @@
 recipe is worth training, and `statistics` has the intervals and tests, which need nothing of this project.
 """
 
-from .gate import Gate, gate
+from .gate import Gate, gate, try_tasks
 from .records import (
     Drawn,
     error_kind,

@@ -52,6 +52,8 @@ def sweep(
 ) -> None:
     """Evaluates checkpoints on a split with every number of shots that the recipe lists, and writes the records.
 
+    The training split is sampled as in training, under its limit of tokens and at its temperature.
+
     The base is loaded once and adapters are swapped in. A record that is there and was made with the same settings is
     kept, so a killed sweep goes on where it stopped. It loses the record it was working on: one is written whole,
     because which completions share a batch decides how they are rounded.
@@ -71,10 +73,13 @@ def sweep(
         ModelError: the model cannot be loaded, has no chat template, or is not the one that an adapter was trained on.
     """
     plan, label, batch = recipe.evaluation.samples[split], dataset or split, tasks_of(recipe, split, dataset)
+    own: dict[str, Any] = {}
+    if split == "train":  # it is measured to choose tasks and to forecast: as training will sample
+        own = {"temperature": recipe.grpo["temperature"], "max_new_tokens": recipe.grpo["max_completion_length"]}
     if drawn:
         plan, label = {recipe.prompt.shots: drawn.samples}, drawn.label(label)
-        settings = recipe.evaluation.model_copy(update={"temperature": drawn.temperature})
-        recipe = recipe.model_copy(update={"evaluation": settings})
+        own["temperature"] = drawn.temperature
+    recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update=own)})
     base = policy.identify_base(recipe.model)
     todo = []
     for checkpoint, number in itertools.product(checkpoints, plan if shots is None else shots):
@@ -172,7 +177,8 @@ def evaluate_policy(
         def on_batch(positions: list[int], completions: list[Sampled]) -> None:
             owners = [rows[i][0] for i in positions]
             scored.update(zip(positions, score_completions(owners, completions, recipe, sandbox), strict=True))
-            bar.set_postfix(strict=f"{sum(row['strict'] for row in scored.values()) / len(scored):.3f}", refresh=False)
+            kind = [row["strict"] for i, row in scored.items() if (rows[i][1] < 0) == (samples == 0)]
+            bar.set_postfix(strict=f"{sum(kind) / max(1, len(kind)):.3f}", refresh=False)
             bar.update(len(positions))
 
         ENGINES[recipe.evaluation.engine].generate_completions(

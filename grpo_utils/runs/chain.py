@@ -37,7 +37,7 @@ KEPT = {  # what a notebook leaves in a run's folder and would find again, and w
     "02_baseline_evaluation": ("evaluations/base.validation.*", "evaluations/base.test.*"),
     "03_reward_design": (
         *("checkpoints", "warm_start_log.jsonl", *TRAINED, *(pattern.format("*") for pattern in OF_ADAPTERS)),
-        *("evaluations/base.train.*", "evaluations/base.validation-*"),
+        *("evaluations/base.train.*", "evaluations/base.validation-8-at-0.7.*"),
     ),
     "04_grpo_training": (
         *("checkpoints/checkpoint-*", "checkpoints/completions", *TRAINED, OF_ADAPTERS[1].format("*")),

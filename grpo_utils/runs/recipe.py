@@ -225,7 +225,8 @@ class Recipe(_Section):
         for split in ("validation", "test"):
             if self.prompt.shots not in self.evaluation.samples.get(split, {}):
                 raise ValueError(f"evaluation.samples.{split} lacks prompt.shots, the number {self.prompt.shots}")
-            if not self.evaluation.samples[split][self.prompt.shots]:
+        for split in ("train", "validation", "test"):
+            if self.evaluation.samples.get(split, {}).get(self.prompt.shots) == 0:
                 raise ValueError(f"evaluation.samples.{split} must sample the training prompt at least once")
         if list(self.evaluation.samples.get("train", {})) != [self.prompt.shots]:
             raise ValueError(

@@ -113,6 +113,8 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
         measured = runs.read_json(runs.need_file(path, "03_reward_design"))["tasks"]
         # the first completion is the greedy one, which GRPO does not draw
         rates = {row["task_id"]: fmean(one["strict"] for one in row["completions"][1:]) for row in measured}
+        if missing := [task.task_id for task in batch if task.task_id not in rates]:
+            raise runs.RunError(f"{path} was made of other tasks, without {missing[0]!r}: run notebook 03 again.")
         low, high = recipe.dataset.pass_rate
         batch = [task for task in batch if low <= rates[task.task_id] <= high]
     check_enough(recipe, batch)
@@ -222,6 +224,8 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
     if recipe.tracking == "wandb" and "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     _refuse_other_origin(recipe, run)
+    if runs.is_main_process():
+        runs.drop_damaged(run)
     if recipe.warm_start is None or folder.is_dir():
         return folder if folder.is_dir() else None
 
@@ -349,6 +353,6 @@ def _refuse_other_origin(recipe: Recipe, run: Path) -> None:
         runs.write_file(path, origin)
     elif not path.is_file() or path.read_text(encoding="utf-8") != origin:
         raise runs.RunError(
-            f"The adapters in {path.parent} were made with another base, code or data: start the run over with "
-            "--force, or give this one a name of its own with --run."
+            f"The adapters in {path.parent} were made with another base, code or data: make them again with "
+            "`grpo reproduce --from 03 --force`, or give this run a name of its own with --run."
         )

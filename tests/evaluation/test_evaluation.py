@@ -282,7 +282,7 @@ def test_another_data_set_is_kept_apart_under_its_name_and_compared(recipe, run,
     policies = ["--checkpoint", "base", "--checkpoint", "checkpoint-1"]
     options = ["--recipe", str(path), "--dataset", "human-eval", "--max-new-tokens", "3", *policies]
     app(["evaluate", *options], standalone_mode=False)
-    difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [-1.000, 1.000], undecided"
+    difference = "checkpoint-1 against base, 1-shot, strict and greedy: 0.000 [-1.000, 1.000], undecided (p 1)"
     assert capsys.readouterr().out.splitlines()[-1] == difference
     table = evaluation.summarise_records(evaluation.load_records(run))
     assert table[["checkpoint", "split", "tasks", "samples"]].values.tolist() == [

@@ -83,7 +83,12 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     assert stated
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [(one["difference"], one["low"], one["high"]) for one in SECOND["GRPO"].values()]
+    thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
+    known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, thoughts)]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
+    means = {mean for line in thoughts.splitlines() if line.startswith("| greedy") for mean in line.split(" | ")[1:4]}
+    (told,) = re.findall(r"\*\*Is it reasoning\?\*\*.*?\n\n", README, flags=re.DOTALL)
+    assert set(re.findall(r"([\d.]+)\s%", told)) == means
 
 
 def test_the_second_draw_of_seed_0_is_told_beside_the_first():

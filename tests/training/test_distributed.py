@@ -26,6 +26,7 @@ def start(name: str, model: Path, per_device: int, optimiser: str = "sgd") -> tu
     settings |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
     settings |= {"lora.layers_to_transform": None}  # the model has fewer layers than the recipe's
     settings |= {"grpo.per_device_train_batch_size": per_device, "evaluation.samples.test": {0: 1}}
+    settings |= {"evaluation.samples.train": {0: 1}}
     settings |= {"grpo.temperature": 1.0, "grpo.max_completion_length": 24, "grpo.optim": optimiser}
     recipe = runs.load_recipe("smoke-code", settings | {"grpo.learning_rate": 0.05 if optimiser == "sgd" else 1e-3})
     return recipe, runs.start_run(recipe)

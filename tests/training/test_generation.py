@@ -55,6 +55,7 @@ def load(name: str, model: Path, **settings: Any) -> runs.Recipe:
     """Two steps of eight short completions with a small random model, by SGD in float32: see test_distributed."""
     overrides = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
     overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
+    overrides |= {"evaluation.samples.train": {0: 1}}
     overrides |= {"lora.layers_to_transform": None, "evaluation.samples.test": {0: 1}, "grpo.num_generations": 4}
     overrides |= {"grpo.per_device_train_batch_size": 8, "grpo.temperature": 1.0, "grpo.max_completion_length": 24}
     overrides |= {"grpo.optim": "sgd", "grpo.learning_rate": 0.05, "grpo.max_steps": 3}
