@@ -37,7 +37,7 @@ BATCH = 8  # where the order of prompts is compared, so that there are several b
 def settings(arguments: argparse.Namespace) -> Recipe:
     """Returns the recipe of both sides: validation tasks with two prompts, greedy, and sampled once in training's."""
     name, overrides = commands.parameters_of(arguments.recipe, arguments.set, arguments.run)
-    shots = runs.load_recipe(name, overrides).prompt.shots
+    shots = overrides.get("prompt.shots", runs.load_recipe(name).prompt.shots)
     samples = {"train": {shots: 1}, "validation": dict.fromkeys(SHOTS, 0) | {shots: 1}, "test": {shots: 1}}
     only = {"name": "evaluation-benchmark", "evaluation.samples": samples, "dataset.pass_rate": None}
     return runs.load_recipe(name, overrides | only | {"dataset.limits": {"validation": arguments.tasks}})

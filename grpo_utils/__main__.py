@@ -89,13 +89,12 @@ def train(
 
     training.check_before_start(chosen)
     where = folder or runs.start_run(chosen)
-    if training.is_launched():
-        pass
-    elif training.launch_command(chosen, where) or chosen.without_gpu:
-        print("Notebook 03 says whether this is worth training: grpo reproduce --only 03")
-    else:
-        training.warm_start(chosen, where, on_log=Panel())
-        print(evaluation.gate(chosen, where))
+    if not training.is_launched():
+        if training.launch_command(chosen, where) or chosen.without_gpu:  # what measuring holds, training may need
+            print("Notebook 03 says whether this is worth training: grpo reproduce --only 03")
+        else:
+            training.warm_start(chosen, where, on_log=Panel())
+            print(evaluation.gate(chosen, where))
     training.practice_tasks(chosen, where)  # the filter by pass rate may leave too few
     training.train(chosen, where, on_log=Panel())
 

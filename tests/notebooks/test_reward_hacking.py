@@ -133,7 +133,8 @@ def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tin
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     run = tmp_path / "smoke-code"
-    assert {path.stem for path in run.glob("figures/*.png")} == {"reward_hacking", "length_hacking"}
+    drawn = {path.stem for path in run.glob("figures/*.png")}
+    assert drawn == {"reward_hacking", "length_hacking", "unplanned_hack"}
     assert "the interval" in (run / "notebooks" / NOTEBOOK.name).read_text()
     places = [run / "reward_hacking" / name for name in ("careless", "tests", "longer", "longer_penalised")]
     starts = {(place / "checkpoints/warm-start/adapter_model.safetensors").read_bytes() for place in places}
