@@ -1,4 +1,4 @@
-"""Is a recipe worth training? Minutes on its validation tasks say so before hours are spent.
+"""Is a recipe worth training? Minutes of sampling say so before hours are spent.
 
 GRPO makes likelier what the policy samples now and then. So greedy decoding has room to rise where one of several
 samples passes and the greedy completion does not; where the two are close, training makes samples more reliable and

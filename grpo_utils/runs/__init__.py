@@ -42,7 +42,6 @@ from .folder import (
 from .machine import cache_folder, faster_dtype, processor
 from .recipe import (
     BASE,
-    FOR_A_RATE,
     NEEDED,
     NEUTRAL,
     RECIPES,

@@ -173,7 +173,8 @@ def blaming(recipe: Recipe, block: str) -> Iterator[None]:
         yield
     except Exception as error:  # over a value the libraries raise what they like, a KeyError or an ImportError too
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        text = " ".join(str(error).split())
+        words = " ".join(str(error).split())
+        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)  # it may quote a value
         raise RecipeError(f"The {block} block of recipe {recipe.name!r} does not fit together: {kind}{text}") from error
 
 

@@ -241,6 +241,7 @@ def test_a_recipe_that_contains_itself_is_refused():
 @example({"grpo.num_generations": 0})
 @example({"grpo.lr_scheduler_kwargs": {"x": None}})
 @example({"grpo.deepspeed": "x"})
+@example({"warm_start.fsdp": "\x08"})
 @example({"launcher": "a\0b"})
 def test_any_value_of_any_key_is_right_or_refused_in_one_line(overrides):
     try:
