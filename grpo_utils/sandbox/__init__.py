@@ -7,7 +7,7 @@
 ('failed', 1, 2)
 
 The verdict is by value: the process that runs the candidate never holds an expected value, and nothing that it can
-print, patch, exit or write makes a wrong answer right. docs/inside.md tells of the three processes that share the work
+print, patch, exit or write makes a wrong answer right. docs/sandbox.md tells of the three processes that share the work
 (trainer: `pool`, `worker`; judge; `jail`), docs/judged.md what tests may look like. `python -m grpo_utils.sandbox`
 shows which of the kernel's layers of protection this host offers.
 

@@ -21,7 +21,11 @@ from grpo_utils.sandbox import Check
 from grpo_utils.show import verification
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gpu.md", "inside.md"))
+GUIDES = "".join(
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("commands", "gpu", "handing-on", "inside", "install", "results", "sandbox", "trust", "yours")
+)
+FOUND = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 DRAWS = json.loads((RESULTS / "two-draws.json").read_text(encoding="utf-8"))  # of one recipe and seed
 INTERVAL = r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]"
@@ -30,7 +34,7 @@ ROW = re.compile(
     rf"\| ([\d.]*)%? \| ([\d.]*)%? \| {INTERVAL} \| `(make [^`]+)` \|$",
     flags=re.MULTILINE,
 )
-TABLE = ROW.findall(README)
+TABLE = ROW.findall(FOUND)
 SHOTS = "3"  # with which the base is at its best, as the text says
 SIDES = {"GRPO": ("warm-start", "0"), "all": ("base", SHOTS)}  # what a row compares checkpoint-16 with
 TRAINED = ("checkpoint-16", "0")
@@ -52,15 +56,28 @@ def in_full(tasks: str) -> str:
     return (RESULTS / f"cpu-{tasks.replace('maths', 'math')}.md").read_text(encoding="utf-8")
 
 
-def test_every_row_of_the_table_is_read_and_names_its_command():
-    (table,) = re.findall(r"^\| tasks \| what .*\n\|[-|]+\n((?:\|.*\n)+)", README, flags=re.MULTILINE)
-    assert len(table.splitlines()) == len(TABLE) >= 10
+def rows(text: str) -> list[str]:
+    """The rows of the tables of results."""
+    tables = re.findall(r"^\| tasks \| what .*\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    return "".join(tables).splitlines()
+
+
+def test_the_readme_is_for_the_first_minute():
+    """Short, and its few rows are those that the guide to the results calls of this code."""
+    assert len(README.encode()) <= 8000
+    (of_this_code,) = re.findall(r"^## Of this code\n(.*?)^## ", FOUND, flags=re.MULTILINE | re.DOTALL)
+    assert rows(README) == rows(of_this_code)
+    assert 0 < len(rows(README)) <= 6
+
+
+def test_every_row_of_the_tables_is_read_and_names_its_command():
+    assert len(rows(FOUND)) == len(TABLE) >= 10
     commands = {"code": "make reproduce", "maths": "make reproduce RECIPE=cpu-math", ", 3 seeds": "make seeds"}
     assert [row[-1] for row in TABLE] == [commands[seeds or tasks] for tasks, seeds, *_ in TABLE]
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if not row[1]], ids=lambda row: " ".join(row[:5]))
-def test_a_row_of_the_readme_is_what_the_results_files_say(row):
+def test_a_row_is_what_the_results_files_say(row):
     tasks, _, what, score, kind, before, after, *interval, _ = row
     column = score if kind == "sampled" else f"greedy_{score}"
     old, new = (100 * float(measured(tasks)[side][column]) for side in (SIDES[what], TRAINED))
@@ -75,10 +92,11 @@ def test_the_text_names_the_prompt_with_which_the_base_is_at_its_best(tasks):
     base = {shots: float(row["strict"]) for (name, shots), row in measured(tasks).items() if name == "base"}
     assert max(base, key=lambda shots: base[shots]) == SHOTS
     assert "three worked examples" in README
+    assert "three worked examples" in FOUND
 
 
 def test_the_differences_in_the_prose_stand_in_the_table():
-    prose = "\n".join(line for line in README.splitlines() if not line.startswith("|"))
+    prose = "\n".join(line for line in (README + FOUND).splitlines() if not line.startswith("|"))
     stated = re.findall(r"([+-]?\d+\.\d)(?: points)?\s\[(-?[\d.]+), (-?[\d.]+)\]", prose)
     assert stated
     known = [tuple(map(float, row[7:10])) for row in TABLE]
@@ -87,12 +105,12 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, thoughts)]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
     means = {mean for line in thoughts.splitlines() if line.startswith("| greedy") for mean in line.split(" | ")[1:4]}
-    (told,) = re.findall(r"\*\*Is it reasoning\?\*\*.*?\n\n", README, flags=re.DOTALL)
+    (told,) = re.findall(r"\*\*Is it reasoning\?\*\*.*?\n\n", FOUND, flags=re.DOTALL)
     assert set(re.findall(r"([\d.]+)\s%", told)) == means
 
 
 def test_two_draws_of_seed_0_are_told_with_their_processors():
-    (told,) = re.findall(r"\*\*One seed is one draw.*?\n\n", README, flags=re.DOTALL)
+    (told,) = re.findall(r"\*\*One seed is one draw.*?\n\n", FOUND, flags=re.DOTALL)
     told = " ".join(told.split())
     for draw in DRAWS["draws"]:
         for kind in ("strict, greedy", "strict, sampled"):
@@ -107,8 +125,8 @@ def test_two_draws_of_seed_0_are_told_with_their_processors():
 def test_the_rows_of_three_seeds_are_those_of_the_results_file():
     text = (RESULTS / "cpu-code-seeds.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^\| all \|.*$", text, flags=re.MULTILINE)
-    rows = {what: numbers for _, seeds, what, _, _, _, _, *numbers, _ in TABLE if seeds}
-    assert re.findall(INTERVAL, line) == [tuple(rows["all"]), tuple(rows["GRPO"])]
+    gains = {what: numbers for _, seeds, what, _, _, _, _, *numbers, _ in TABLE if seeds}
+    assert re.findall(INTERVAL, line) == [tuple(gains["all"]), tuple(gains["GRPO"])]
 
 
 def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
