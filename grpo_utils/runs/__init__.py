@@ -58,7 +58,7 @@ from .recipe import (
     complaint,
     load_recipe,
     parse_yaml,
-    recipe_names,
+    recipe_files,
     sampling_of,
 )
 from .sources import ROOT, code_hash, meaning_hash

@@ -270,9 +270,9 @@ class Recipe(_Section):
         return dump_yaml(self.model_dump(mode="json"))
 
 
-def recipe_names() -> list[str]:
-    """Returns the names of the recipes that ship with the project."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+def recipe_files() -> dict[str, Path]:
+    """Returns the recipes that ship with the project, name -> file; those in `untested/` have never run on a GPU."""
+    return {path.stem: path for folder in (RECIPES, RECIPES / "untested") for path in sorted(folder.glob("*.yaml"))}
 
 
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -289,9 +289,9 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         >>> load_recipe("smoke-code", {"seed": 3}).seed
         3
     """
-    path = Path(name) if str(name).endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
-    if not path.is_file():
-        known = recipe_names()
+    known = recipe_files()
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else known.get(str(name))
+    if path is None or not path.is_file():
         raise RecipeError(f"There is no recipe {str(name)!r}{nearest(str(name), known)}; recipes: {', '.join(known)}.")
     settings = parse_yaml(path.read_bytes(), str(path))
     if not isinstance(settings, dict):

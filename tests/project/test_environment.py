@@ -95,7 +95,7 @@ def test_a_run_that_generates_with_vllm_records_its_version(build, overrides, re
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in runs.recipe_names() if runs.load_recipe(name).model.engine == "unsloth"]
+    "name", [name for name in runs.recipe_files() if runs.load_recipe(name).model.engine == "unsloth"]
 )
 def test_every_argument_for_unsloth_exists_in_its_pinned_version(name):
     loading, adapting = unsloth.arguments(runs.load_recipe(name))

@@ -59,7 +59,7 @@ def in_full(tasks: str) -> str:
 def rows(text: str) -> list[str]:
     """The rows of the tables of results."""
     tables = re.findall(r"^\| tasks \| what .*\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
-    return "".join(tables).splitlines()
+    return [row for table in tables for row in table.splitlines()]
 
 
 def test_the_readme_is_for_the_first_minute():

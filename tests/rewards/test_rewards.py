@@ -203,7 +203,7 @@ def test_a_reward_that_can_only_pay_one_number_is_refused():
         rewards.reward(1.0, 1.0)
 
 
-@pytest.mark.parametrize("name", runs.recipe_names())
+@pytest.mark.parametrize("name", runs.recipe_files())
 def test_the_rewards_of_every_recipe_can_be_built(name):
     recipe = runs.load_recipe(name)
     functions, weights = rewards.recipe_rewards(recipe)

@@ -42,7 +42,7 @@ def set_on_the_command_line(*texts: str) -> runs.Recipe:
     return runs.load_recipe(*commands.parameters_of("smoke-code", texts, None))
 
 
-@pytest.mark.parametrize("name", runs.recipe_names())
+@pytest.mark.parametrize("name", runs.recipe_files())
 def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     recipe = runs.load_recipe(name)
     training.check_arguments(recipe)
@@ -54,7 +54,7 @@ def test_every_shipped_recipe_builds_what_the_trainer_needs(name, tmp_path):
     assert [function.__name__ for function in functions] == list(recipe.rewards)
 
 
-@pytest.mark.parametrize("name", runs.recipe_names())
+@pytest.mark.parametrize("name", runs.recipe_files())
 def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
     recipe = runs.load_recipe(name, {"seed": 7})
     path = tmp_path / "resolved.yaml"
@@ -154,9 +154,16 @@ def test_an_argument_that_the_installed_versions_do_not_know_is_refused(override
         training.check_arguments(runs.load_recipe("cpu-code", overrides))
 
 
-@pytest.mark.parametrize("name", runs.recipe_names())
+def test_a_recipe_lies_with_the_untested_ones_if_it_needs_a_gpu_and_says_so():
+    for name, path in runs.recipe_files().items():
+        needs_a_gpu = runs.load_recipe(name).without_gpu is not None
+        assert (path.parent.name == "untested") == needs_a_gpu, name
+        assert path.read_text().startswith("# Never run on a GPU") == needs_a_gpu, name
+
+
+@pytest.mark.parametrize("name", runs.recipe_files())
 def test_the_trainer_gets_the_values_of_a_shipped_recipe_as_they_are_in_the_file(name, tmp_path):
-    recipe, text = runs.load_recipe(name), yaml.safe_load((runs.RECIPES / f"{name}.yaml").read_text())
+    recipe, text = runs.load_recipe(name), yaml.safe_load(runs.recipe_files()[name].read_text())
     for block in ("grpo", "warm_start", "lora"):
         given_, got = text.get(block), getattr(recipe, block)
         assert given_ == got
@@ -342,7 +349,7 @@ def test_the_estimate_of_memory_refuses_a_wrong_recipe_too():
         app(["memory", "--recipe", "smoke-code", "--set", "grpo.optim=8"], standalone_mode=False)
 
 
-def test_an_unknown_recipe_names_the_nearest_one():
+def test_an_unknown_recipe_files_the_nearest_one():
     with pytest.raises(RecipeError, match=r"'cpu-cod' \(did you mean 'cpu-code'\?\)"):
         runs.load_recipe("cpu-cod")
 

@@ -16,7 +16,7 @@ from grpo_utils import runs, training
 from grpo_utils.runs import RecipeError
 from grpo_utils.sandbox import Sandbox
 
-FOR_GPUS = [name for name in runs.recipe_names() if runs.load_recipe(name).without_gpu]
+FOR_GPUS = [name for name in runs.recipe_files() if runs.load_recipe(name).without_gpu]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def not_launched(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FOR_GPUS)
-def test_without_a_gpu_a_gpu_recipe_names_one_that_runs(name, monkeypatch):
+def test_without_a_gpu_a_gpu_recipe_files_one_that_runs(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = runs.load_recipe(name)
     with pytest.raises(runs.RunError, match=rf"needs a GPU.*the recipe '{recipe.without_gpu}'\.$"):
