@@ -1,6 +1,7 @@
 """The machine that a run is of: what its processor is, in which type of numbers that is faster, and its cache."""
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -26,6 +27,7 @@ def processor() -> str:
     return f"{name} ({', '.join(there)})" if there else name
 
 
+@functools.cache  # where no file can be kept, every recipe of a process still gets the same answer
 def faster_dtype() -> str:
     """Returns in which type a model's weights are held where a recipe says `auto`: `"float32"` or `"bfloat16"`.
 

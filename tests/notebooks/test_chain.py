@@ -27,7 +27,7 @@ def command(outputs: Path, *arguments: str) -> list[str]:
 
 def run(outputs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(outputs, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        command(outputs, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
     )
 
 

@@ -180,7 +180,7 @@ def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(fini
     command = [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code", "--only", "08", *settings]
     done = subprocess.run(
         command, cwd=runs.ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(finished)},
-        capture_output=True, text=True, timeout=500, check=False,
+        capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     run = finished / "tiny"

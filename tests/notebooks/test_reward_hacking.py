@@ -128,7 +128,7 @@ def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tin
     )
     done = subprocess.run(
         [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code", "--only", "07", *sets],
-        cwd=ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=500,
+        cwd=ROOT, env=os.environ | {"GRPO_OUTPUTS_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=1800,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -177,7 +177,7 @@ def test_a_signal_ends_the_chain_with_how_to_go_on(number, undisturbed, tmp_path
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(number)
-    errors = process.communicate(timeout=300)[1]
+    errors = process.communicate(timeout=1200)[1]
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "stopped; the same command goes on where this one stopped" in errors

@@ -87,7 +87,7 @@ def test_a_signal_saves_the_step_and_the_run_ends_as_if_there_was_none(number, w
         if line.startswith("step    1 of 6"):  # not the warm start's, of 1
             process.send_signal(number)
             break
-    printed, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=1200)
     assert process.returncode == 130, errors[-2000:]
     assert "this step is ended and saved first" in printed
     assert errors.strip().endswith("stopped; the same command goes on where this one stopped")

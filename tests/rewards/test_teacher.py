@@ -350,7 +350,7 @@ def test_the_chapter_runs_on_a_smoke_training_is_found_done_and_leaves_no_server
     def run(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "grpo_utils", *arguments, "--recipe", "smoke-code"],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False,
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         return (tmp_path / "smoke-code" / "notebooks" / NOTEBOOK.name).read_text() if "--only" in arguments else ""

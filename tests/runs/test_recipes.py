@@ -379,10 +379,23 @@ def test_auto_is_what_the_processor_is_faster_in_measured_once(float32, bfloat16
         lambda: measured.append(1) or {"float32": float32, "bfloat16": bfloat16},
     )
     for _ in range(2):
+        runs.faster_dtype.cache_clear()  # as in another process
         recipe = runs.load_recipe("smoke-code", {"model.dtype": "auto"})
         assert recipe.model.dtype == chosen
         assert f"dtype: {chosen}" in recipe.to_yaml()
     assert measured == [1]
     (kept,) = (tmp_path / "grpo_utils").iterdir()
     kept.write_text("")  # a damaged file is measured again
+    runs.faster_dtype.cache_clear()
     assert runs.faster_dtype() == kept.read_text() == chosen
+    runs.faster_dtype.cache_clear()
+
+
+def test_all_recipes_of_a_process_have_one_dtype_where_no_file_can_be_kept(monkeypatch, tmp_path):
+    (tmp_path / "grpo_utils").touch()  # a file where the folder of the cache would be
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seconds = iter([{"float32": 1.9, "bfloat16": 1.0}, {"float32": 1.0, "bfloat16": 1.0}])
+    monkeypatch.setattr(runs.machine, "_seconds_of_products", lambda: next(seconds))
+    runs.faster_dtype.cache_clear()
+    assert [runs.load_recipe("cpu-code").model.dtype for _ in range(2)] == ["bfloat16"] * 2
+    runs.faster_dtype.cache_clear()

@@ -39,7 +39,7 @@ def python_of_nobody() -> str | None:
 def run(cases: Path, command: list[str], private: list[str]) -> dict[str, list[str]]:
     skip = "" if private else "proc-"  # dangerous where they can see other processes
     arguments = [str(HERE / "corpus_runner.py"), str(cases), skip]
-    done = subprocess.run([*private, *command, *arguments], capture_output=True, text=True, cwd="/", timeout=400)
+    done = subprocess.run([*private, *command, *arguments], capture_output=True, text=True, cwd="/", timeout=1200)
     results = dict(map(json.loads, done.stdout.splitlines()))
     expected = [json.loads(line)["id"] for line in cases.read_text(encoding="utf-8").splitlines()]
     missing = [name for name in expected if name not in results and not (skip and name.startswith(skip))]

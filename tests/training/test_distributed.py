@@ -40,7 +40,7 @@ def train_in_two_processes(launcher: str, run: Path) -> None:
     done = subprocess.run(
         [*command, "-m", "grpo_utils", "train", "--recipe", str(run / "recipe.yaml")],
         cwd=ROOT, env=os.environ | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 

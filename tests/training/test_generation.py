@@ -165,7 +165,7 @@ with generation.VllmServer(recipe, log, SimpleNamespace()) as server:
     print(server.process.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
-    killed = subprocess.run([sys.executable, "-c", trainer], capture_output=True, text=True, timeout=300, check=False)
+    killed = subprocess.run([sys.executable, "-c", trainer], capture_output=True, text=True, timeout=1200, check=False)
     assert killed.returncode == -9, killed.stderr
     limit = time.monotonic() + 60
     while is_alive(int(killed.stdout)):
