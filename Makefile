@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce verify test test-reliability lint lab bench seeds figures colab site site-check clean
+.PHONY: help install reproduce verify notebooks test test-reliability lint lab bench seeds figures colab site site-check clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -26,6 +26,9 @@ verify: install  ## after `make reproduce`: make its tables and figures again fr
 # a worker per core, two at most, for memory; a file stays on one worker; the longest, the chain, begins early
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 
+notebooks: install  ## run the chapters and keep their outputs in notebooks/: make notebooks ARGS="--only 04"
+	@$(BIN)/python docs/outputs.py --recipe $(RECIPE) $(ARGS)
+
 test: install  ## run all tests, the smoke chain included: make test ARGS="-k sandbox"
 	@$(PYTEST) $(ARGS)
 
@@ -33,7 +36,7 @@ test-reliability: install  ## kills, faults, fuzzing and long runs, which take l
 	@$(PYTEST) tests/reliability $(ARGS)
 
 lint: install  ## check style and types
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/nbstripout --verify notebooks/*.ipynb
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/python docs/outputs.py --check
 
 lab: install  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks

@@ -29,6 +29,7 @@ FILES = (
     "LICENSE",
     "docs/*.md",
     "docs/house.svg",
+    "docs/diagrams/*.svg",
     "figures/*/*",
     "data/*/README.md",
     "benchmarks/results/*",

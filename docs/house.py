@@ -7,9 +7,10 @@ the imports, and counts all arrows.
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 from statistics import fmean
+
+from diagrams import box, route, svg, text
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_name("house.svg")
@@ -105,15 +106,12 @@ def draw(rooms: Arrows) -> str:
     for upper, lower in sorted(needed(rooms)):
         (x1, y1), (x2, y2) = place[upper], place[lower]
         middle = (y1 + HIGH + y2) / 2
-        lines.append(f'<path d="M{x1:g} {y1 + HIGH}C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {y2}"/>')
+        lines.append(route([(x1, y1 + HIGH), (x1, middle), (x2, middle), (x2, y2)], is_bent=True))
     for room, (x, y) in place.items():
-        boxes.append(f'<rect x="{x - WIDE / 2:g}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6"/>')
-        boxes.append(f'<text x="{x:g}" y="{y + 21}">{room}</text>')
-        boxes.append(f'<text class="says" x="{x:g}" y="{y + 39}">{escape(SAYS[room])}</text>')
+        boxes += [box(x - WIDE / 2, y, WIDE, HIGH), text(x, y + 21, room), text(x, y + 39, SAYS[room], "says")]
     width = max(x for x, _ in place.values()) + WIDE / 2 + MARGIN
     height = max(y for _, y in place.values()) + HIGH + MARGIN
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}">'
-    return "\n".join([head, f"<style>{STYLE}</style>", *lines, *boxes, "</svg>\n"])
+    return svg(width, height, STYLE, [*lines, *boxes])
 
 
 if __name__ == "__main__":

@@ -105,14 +105,14 @@ def stamp_of(path: Path, recipe: Recipe, before: str) -> str:
     digest = hashlib.sha256(before.encode())
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":
-            digest.update(meaning_hash(_plain(cell.source)).encode())
+            digest.update(meaning_hash(plain(cell.source)).encode())
     digest.update(recipe.to_yaml().encode())
     digest.update(code_hash().encode())
     return digest.hexdigest()
 
 
-def _plain(source: str) -> str:
-    """A cell as Python: IPython writes its magics as calls."""
+def plain(source: str) -> str:
+    """Returns a cell as Python: IPython writes its magics as calls."""
     try:
         return TransformerManager().transform_cell(source)
     except SyntaxError:  # somebody is still writing it: executing it will say what is wrong

@@ -61,7 +61,7 @@ def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figu
     """Draws what the trainer logged, step by step: rewards, length, groups without spread, entropy, clipping, KL.
 
     Thin lines are single steps, thick ones their running mean over seven steps: a step sees only a few tasks, so its
-    reward shows above all which tasks came up.
+    reward shows above all which tasks came up. Clipping and KL have a panel where there were any.
     """
     use_style()
     frame = pd.DataFrame([entry for entry in log if "reward" in entry]).set_index("step")
@@ -75,15 +75,17 @@ def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figu
         "gradient norm before clipping": ["grad_norm"],
         "KL to the start (nats per token)": ["kl"],
     }
-    figure, axes = plt.subplots(2, 4, figsize=(13, 6), layout="constrained")
-    for axis, (quantity, columns) in zip(axes.flat, panels.items(), strict=True):
+    for quantity in ("clipped ratios (share of tokens)", "KL to the start (nats per token)"):
+        (column,) = panels[quantity]
+        if column not in frame or not frame[column].any():  # one gradient step per batch, or beta is 0
+            del panels[quantity]
+    figure, axes = plt.subplots(2, -(-len(panels) // 2), figsize=(13, 6), layout="constrained")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (quantity, columns) in zip(axes.flat, panels.items(), strict=False):
         axis.set(xlabel="training step", ylabel=quantity)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         for column, colour in zip(columns, itertools.cycle(COLOURS), strict=False):
-            if column not in frame:
-                axis.text(0.5, 0.5, "not measured: beta is 0", transform=axis.transAxes, ha="center")
-                axis.set(xticks=[], yticks=[])
-                continue
             values = frame[column].astype(float)
             axis.plot(values, color=colour, alpha=0.3, linewidth=1)
             smooth, label = values.rolling(7, min_periods=1, center=True).mean(), column.removesuffix("/mean")

@@ -68,6 +68,11 @@ def test_notebooks_that_nobody_watches_hold_lines_of_text_and_pages_without_widg
     assert (folder / "rollouts.html").is_file()
 
 
+@pytest.mark.parametrize("number", ["04"])
+def test_the_solutions_of_a_chapter_run_on_its_run(number, chain, solve):
+    solve(number, chain[0].parent)
+
+
 def test_no_secret_of_the_environment_is_in_any_file_of_the_run(chain):
     folder, printed = chain
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()) + printed.encode()
@@ -196,3 +201,21 @@ def test_a_changed_table_is_found(chain, tmp_path, monkeypatch, sentence_of):
     table = tmp_path / "smoke-code" / "results.csv"
     table.write_text(table.read_text().replace("0", "1"))
     assert "results.csv: changed in" in sentence_of("verify", "--recipe", "smoke-code")
+
+
+def test_every_table_and_figure_is_made_again_from_the_records(chain, monkeypatch, capsys):
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(chain[0].parent))
+    monkeypatch.setattr(sys, "argv", ["grpo", "verify", "--recipe", "smoke-code"])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    made = {line.removeprefix("same bytes: ") for line in lines if line.startswith("same bytes: ")}
+    assert made == {"results.csv", "results.md"} | {f"figures/{path.name}" for path in (chain[0] / "figures").iterdir()}
+    assert [path.name for path in chain[0].parent.iterdir()] == ["smoke-code"]  # the copy is gone
+
+
+def test_a_changed_record_is_found(chain, tmp_path, monkeypatch, sentence_of):
+    shutil.copytree(chain[0], tmp_path / "smoke-code")
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path))
+    path = tmp_path / "smoke-code" / "evaluations" / "base.test.1shot.json"
+    path.write_text(path.read_text().replace('"format": false', '"format": true'))
+    assert "results.csv" in sentence_of("verify", "--recipe", "smoke-code")

@@ -56,9 +56,8 @@ def whole(tiny_model, tmp_path_factory) -> Chain:
     return chain
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
-@pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("beta", [0.0, 0.04])
+# all eight cases, interrupted within one process, are in tests/training/test_resume.py
+@pytest.mark.parametrize(("beta", "warm", "iterations"), [(0.0, False, 1), (0.04, True, 2)])
 def test_a_killed_training_ends_as_if_nothing_had_happened(beta, warm, iterations, tiny_model, tmp_path):
     """Bit for bit: adapters, and the log with its KL divergence. The kill comes while the third step is being saved."""
     settings = {"beta": beta, "num_iterations": iterations, "save_steps": 1}
