@@ -1,7 +1,7 @@
 """Builds the site: README, executed notebooks, results, guides and the API reference as static HTML in `_site/`.
 
-`make site RECIPE=cpu-code`. The notebooks are those that the recipe's run has executed; one that it has not run stands
-there without outputs, and says so. The pages load nothing from elsewhere: they work offline.
+`make site RECIPE=cpu-code`. The notebooks are those that the recipe's run has executed with today's code, the others as
+the repository keeps them; each says which. The pages load nothing from elsewhere: they work offline.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from grpo_utils.runs import ROOT, Recipe, chain, commands
 from grpo_utils.show import plots
 
 SITE = ROOT / "_site"
+SOLUTIONS = ROOT / "notebooks" / "solutions"
 FILES = (
     "CHANGELOG.md",
     "CITATION.cff",
@@ -37,15 +38,12 @@ FILES = (
 GUIDES = ("docs/*.md", "figures/*/README.md", "data/*/README.md", "benchmarks/results/*.md", "CHANGELOG.md")
 
 
-def stage(run: Path, folder: Path, notes: dict[Path, str], command: str) -> None:
-    """Writes the sources of the site: what the repository and a run hold, and a table of contents.
+def stage(recipe: Recipe, folder: Path, command: str) -> None:
+    """Writes the sources of the site: what the repository and a recipe's run hold, and a table of contents.
 
-    Args:
-        run: folder of the run.
-        folder: where to.
-        notes: notebook -> what to say of its outputs, from `provenance`.
-        command: what made the run.
+    `command` is what made the run; `folder` is where to.
     """
+    run = runs.outputs_folder() / recipe.name
     for path in _found(ROOT, FILES):
         copy = folder / path
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +51,8 @@ def stage(run: Path, folder: Path, notes: dict[Path, str], command: str) -> None
         if path.match("benchmarks/results/*.md"):  # tables without a heading
             copy.write_text(f"# Measured: {path.stem}\n\n{copy.read_text(encoding='utf-8')}", encoding="utf-8")
     contents = {
-        "Notebooks": [stage_notebook(path, run, folder, note) for path, note in notes.items()],
+        "Notebooks": [stage_notebook(path, folder, *origin) for path, origin in origins(recipe, command).items()],
+        "Solutions": [stage_notebook(path, folder, path, kept(path)) for path in sorted(SOLUTIONS.glob("*.ipynb"))],
         "Results": [stage_results(run, folder, command)],
         "More": _found(folder, GUIDES),
         "Reference": stage_reference(folder),
@@ -69,28 +68,30 @@ def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
     return [path.relative_to(root) for pattern in patterns for path in sorted(root.glob(pattern))]
 
 
-def provenance(recipe: Recipe, command: str) -> dict[Path, str]:
-    """Returns for every notebook a sentence on its outputs: which command made them, and whether with today's code."""
-    run, notes = runs.outputs_folder() / recipe.name, {}
+def origins(recipe: Recipe, command: str) -> dict[Path, tuple[Path, str]]:
+    """Returns for every chapter the file whose outputs the site shows, and a sentence on where they are from."""
+    run, found = runs.outputs_folder() / recipe.name, {}
     for path, stamp in chain.stamps(recipe, tasks.data_fingerprint(recipe)).items():
-        made_by = f"`{command} --only {path.name[:2]}`"
         if chain.is_executed(run, path, stamp):
-            notes[path] = f"Executed by {made_by}."
-        elif (run / "notebooks" / path.name).is_file():
-            notes[path] = f"Executed by {made_by}, with an earlier version of the code or the data."
+            found[path] = run / "notebooks" / path.name, f"Executed by `{command} --only {path.name[:2]}`."
         else:
-            notes[path] = f"Not executed in this run; {made_by} does it."
-    return notes
+            found[path] = path, kept(path)
+    return found
 
 
-def stage_notebook(path: Path, run: Path, folder: Path, note: str) -> Path:
-    """Writes a notebook as the run executed it, without what names this machine, and with a note below its title."""
-    executed = run / "notebooks" / path.name
-    notebook = nbformat.read(executed if executed.is_file() else path, as_version=4)
+def kept(path: Path) -> str:
+    """Returns a sentence on the outputs that a notebook of the repository keeps."""
+    recipe = nbformat.read(path, as_version=4).metadata.get("grpo", {}).get("recipe")
+    return f"Outputs of recipe `{recipe}`, as the repository keeps them." if recipe else "Not executed."
+
+
+def stage_notebook(path: Path, folder: Path, shown: Path, note: str) -> Path:
+    """Writes a notebook as it was executed, without what names this machine, and with a note below its title."""
+    notebook = nbformat.read(shown, as_version=4)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{note}*"))
     for key in ("papermill", "widgets"):
         notebook.metadata.pop(key, None)
-    page = Path("notebooks") / path.name
+    page = path.relative_to(ROOT)
     runs.write_file(folder / page, nbformat.writes(notebook))
     return page
 
@@ -144,10 +145,9 @@ def main() -> None:
     command = shlex.join(["grpo", "reproduce", *sys.argv[1:]])
     run = runs.outputs_folder() / recipe.name
     runs.need_file(run / "results.md", "05_checkpoint_evaluation")
-    notes = provenance(recipe, command)
     shutil.rmtree(SITE, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        stage(run, Path(folder), notes, command)
+        stage(recipe, Path(folder), command)
         options = ["-q", "--fail-on-warning", "--keep-going", "-c", str(ROOT / "docs"), "-d", f"{folder}/.doctrees"]
         if sphinx([*options, folder, str(SITE)]):
             raise SystemExit("error: the site has the faults that are listed above.")

@@ -56,35 +56,38 @@ def test_a_fault_in_a_page_is_found_and_a_sound_page_has_none(tmp_path, planted,
     assert [one.partition(": ")[2] for one in found][:1] == ([fault] if fault else [])
 
 
-def write(path: Path) -> None:
-    """Writes a notebook of one cell, as papermill leaves it."""
+def write(path: Path, recipe: str | None) -> None:
+    """Writes a notebook of one cell, as papermill leaves it, with outputs of a recipe."""
+    metadata = {"papermill": {"output_path": str(ROOT)}} | ({"grpo": {"recipe": recipe}} if recipe else {})
     cells = [nbformat.v4.new_markdown_cell("# One"), nbformat.v4.new_code_cell("1 + 1")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"papermill": {"output_path": str(ROOT)}}), path)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
 
 
 @pytest.mark.parametrize(
-    ("executed", "stamp", "words"),
+    ("stamp", "recipe", "words"),
     [
-        (False, None, "Not executed in this run; `reproduce --only 01` does it."),
-        (True, None, "Executed by `reproduce --only 01`."),
-        (True, "of another version", "with an earlier version of the code or the data."),
+        (None, None, "Not executed."),
+        (None, "cpu-code", "Outputs of recipe `cpu-code`, as the repository keeps them."),
+        ("today's", "cpu-code", "Executed by `reproduce --only 01`."),
+        ("of another version", None, "Not executed."),
     ],
 )
 def test_a_notebook_s_page_says_where_its_outputs_are_from_and_names_no_path(
-    tmp_path, monkeypatch, executed, stamp, words
+    tmp_path, monkeypatch, stamp, recipe, words
 ):
-    source, recipe = tmp_path / "01_one.ipynb", runs.load_recipe("smoke-code")
+    source, smoke = tmp_path / "01_one.ipynb", runs.load_recipe("smoke-code")
     monkeypatch.setattr(chain, "CHAIN", tmp_path)
-    write(source)
-    run = runs.outputs_folder() / recipe.name
-    if executed:
-        write(run / "notebooks" / source.name)
-        today = chain.stamps(recipe, tasks.data_fingerprint(recipe))[source]
-        chain.stamp_path(run, source).write_text(stamp or today)
-    (note,) = build.provenance(recipe, "reproduce").values()
-    page = tmp_path / build.stage_notebook(source, run, tmp_path, note)
-    assert note.endswith(words)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    write(source, recipe)
+    run = runs.outputs_folder() / smoke.name
+    if stamp:
+        write(run / "notebooks" / source.name, None)
+        today = chain.stamps(smoke, tasks.data_fingerprint(smoke))[source]
+        chain.stamp_path(run, source).write_text(today if stamp == "today's" else stamp)
+    ((shown, note),) = build.origins(smoke, "reproduce").values()
+    page = tmp_path / "site" / build.stage_notebook(source, tmp_path / "site", shown, note)
+    assert note == words
     assert nbformat.read(page, as_version=4).cells[1].source == f"*{note}*"
     assert str(ROOT) not in page.read_text()
 
