@@ -68,7 +68,7 @@ def test_notebooks_that_nobody_watches_hold_lines_of_text_and_pages_without_widg
     assert (folder / "rollouts.html").is_file()
 
 
-@pytest.mark.parametrize("number", ["04"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05"])
 def test_the_solutions_of_a_chapter_run_on_its_run(number, chain, solve):
     solve(number, chain[0].parent)
 
