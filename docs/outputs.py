@@ -92,20 +92,19 @@ def keep_outputs(path: Path, executed: Path, recipe: str) -> None:
     """Writes the outputs of an executed copy into a notebook, and which recipe and which cells they are of.
 
     Raises:
-        UserError: the copy was executed from other sources.
+        UserError: the copy was executed from other code; prose may differ.
     """
     notebook, done = nbformat.read(path, as_version=4), nbformat.read(executed, as_version=4)
-    cells = [cell for cell in done.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
-    if [cell.source for cell in cells] != [cell.source for cell in notebook.cells]:
-        raise UserError(f"{executed} was executed from other cells than those of {path.name}: run it again.")
-    counts = iter(range(1, len(cells) + 1))
-    for place, (cell, copy) in enumerate(zip(notebook.cells, cells, strict=True)):
-        if cell.cell_type == "code":
-            cell.execution_count = next(counts)
-            cell.outputs = trim(copy.outputs, place)
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output.execution_count = cell.execution_count
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    ran = [cell for cell in done.cells if cell.cell_type == "code"]
+    ran = [cell for cell in ran if "injected-parameters" not in cell.metadata.get("tags", [])]
+    if [cell.source for cell in ran] != [cell.source for cell in code]:
+        raise UserError(f"{executed} was executed from other code than that of {path.name}: run it again.")
+    for number, (cell, copy) in enumerate(zip(code, ran, strict=True), 1):
+        cell.execution_count, cell.outputs = number, trim(copy.outputs, number)
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = number
     notebook.metadata["grpo"] = {"recipe": recipe, **_hashes(notebook, recipe)}
     runs.write_file(path, nbformat.writes(notebook) + "\n")
 
@@ -141,7 +140,7 @@ def find_faults(path: Path) -> Iterator[str]:
             if len(content := output.get("data", {}).get(kind, "")) * (0.75 if kind == "image/png" else 1) > limit:
                 yield f"has an output of {len(content)} bytes of {kind}; at most {limit} are kept."
         head = re.search(r"<thead>.*?</tr>", output.get("data", {}).get("text/html", ""), flags=re.DOTALL)
-        if head and (wide := head[0].count("<th")) > COLUMNS + 1:
+        if head and (wide := len(re.findall(r"<th[ >]", head[0]))) > COLUMNS + 1:
             yield f"has a table of {wide} columns; {COLUMNS} and the index can be read."
     if found := MACHINE.search(text):
         yield f"has a path or a pace in its outputs: {text[max(0, found.start() - 30) : found.end() + 30]!r}"

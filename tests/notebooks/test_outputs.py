@@ -103,10 +103,10 @@ def test_an_error_and_outputs_that_nobody_kept_are_found(chapter):
     assert list(outputs.find_faults(chapter)) == ["has outputs that `make notebooks` did not write."]
 
 
-def test_a_copy_of_other_cells_is_not_kept(chapter, tmp_path):
+def test_a_copy_of_other_code_is_not_kept(chapter, tmp_path):
     other = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
     nbformat.write(other, tmp_path / "other.ipynb")
-    with pytest.raises(UserError, match="from other cells"):
+    with pytest.raises(UserError, match="from other code"):
         outputs.keep_outputs(chapter, tmp_path / "other.ipynb", "smoke-code")
 
 
