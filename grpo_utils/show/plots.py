@@ -96,6 +96,26 @@ def training_curves(log: list[runs.LogEntry], weights: dict[str, float]) -> Figu
     return figure
 
 
+def step_curves(panels: dict[str, dict[str, pd.Series]], ylabel: str = "", top: float | None = None) -> Figure:
+    """Draws what was logged step by step, a panel for each title and a line for each label of it.
+
+    Thin lines are single steps, thick ones their running mean over five, the first one thicker, so that it is seen
+    below another. Panels share their height where it is given with `top`.
+    """
+    use_style()
+    shape = {"figsize": (5 * len(panels) if top else 4 * len(panels), 3.7), "sharey": top is not None}
+    figure, axes = plt.subplots(1, len(panels), layout="constrained", squeeze=False, **shape)
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for (label, values), colour in zip(lines.items(), (ORANGE, BLUE, GREEN, RED), strict=False):
+            axis.plot(values, color=colour, alpha=0.3, linewidth=1)
+            smooth = values.rolling(5, min_periods=1, center=True).mean()
+            axis.plot(smooth, color=colour, linewidth=2 if axis.get_legend_handles_labels()[0] else 5, label=label)
+        axis.set(title=title, xlabel="training step", ylim=(0, top))
+        axis.legend()
+    axes[0, 0].set_ylabel(ylabel)
+    return figure
+
+
 def learning_curve(records: pd.DataFrame, trained_shots: int) -> Figure:
     """Draws strict pass@1 on validation for base, warm start and every checkpoint: sampled, and dashed greedy.
 

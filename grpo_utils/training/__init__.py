@@ -2,7 +2,8 @@
 
 `grpo` trains, `checks` says before it what a recipe gets wrong, `generation` brings completions, `launch` starts
 several processes (or one that `unsloth` patches), `survival` makes checkpoints that a kill does not hurt,
-`signal_guard` warns when the signal dies, `memory` says before all that what a GPU needs.
+`signal_guard` warns when the signal dies, `memory` says before all that what a GPU needs, `variants` begins trainings
+that differ from a run's own in their rewards.
 """
 
 from .generation import VllmServer, coupled, is_decoupled
@@ -21,3 +22,4 @@ from .launch import LAUNCHERS, is_launched, launch_command, launcher_file, run_l
 from .memory import CONTEXT, GB, advice, estimate_memory
 from .signal_guard import RULES, SignalGuard, SignalWarning
 from .survival import SaveBetweenGenerations, StopOnSignal
+from .variants import ALONE, begin_variant, half_batch

@@ -12,11 +12,11 @@ from grpo_utils.runs import ROOT
 
 @pytest.fixture
 def solve(monkeypatch, tmp_path) -> Callable[..., None]:
-    """Executes the solutions of chapter `number` on the run `smoke-code` in a folder; they leave the run as it is."""
+    """Executes the solutions of chapter `number` on a smoke run in a folder; they leave the run as it is."""
 
     def solve(number: str, outputs: Path, overrides: dict[str, Any] | None = None) -> None:
         monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
-        files = {path: path.stat().st_mtime_ns for path in (outputs / "smoke-code").rglob("*") if path.is_file()}
+        files = {path: path.stat().st_mtime_ns for path in outputs.rglob("*") if path.is_file()}
         parameters = {"RECIPE": "smoke-code", "OVERRIDES": overrides or {}}
         path = ROOT / "notebooks" / "solutions" / f"{number}_solutions.ipynb"
         papermill.execute_notebook(str(path), str(tmp_path / path.name), parameters, progress_bar=False, cwd=str(ROOT))

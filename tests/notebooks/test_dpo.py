@@ -175,7 +175,7 @@ def test_a_second_run_trains_nothing_and_one_with_other_settings_trains_again(ch
     assert all(path.stat().st_mtime_ns > time for path, time in made.items())
 
 
-def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(finished, overrides):
+def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(finished, overrides, solve):
     settings = [f"--set={key}={json.dumps(value)}" for key, value in overrides.items()]
     command = [sys.executable, "-m", "grpo_utils", "reproduce", "--recipe", "smoke-code", "--only", "08", *settings]
     done = subprocess.run(
@@ -188,6 +188,7 @@ def test_the_chapter_runs_alone_and_says_when_no_group_of_the_run_was_mixed(fini
     assert {"dpo_training", "dpo_comparison"} <= {path.stem for path in run.glob("figures/*.png")}
     records = {path.name for path in (run / "dpo" / "evaluations").glob("*.json")}
     assert records == {f"{name}.test.1shot.json" for name in ("dpo", "more-grpo", "rejection-sampling")}
+    solve("08", finished, overrides)
 
 
 def test_without_the_chapters_before_it_the_chapter_says_which_to_run(overrides):

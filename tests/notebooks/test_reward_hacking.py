@@ -121,7 +121,7 @@ def test_the_seed_replaces_one_reference_of_every_few_and_nothing_else(chapter):
     ]
 
 
-def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tiny_model, chapter, monkeypatch):
+def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tiny_model, chapter, monkeypatch, solve):
     overrides = {"model.name": str(tiny_model), "model.dtype": "float32", "lora.layers_to_transform": None}
     sets = itertools.chain(
         *(("--set", f"{key}={'null' if value is None else value}") for key, value in overrides.items())
@@ -139,6 +139,7 @@ def test_the_chapter_runs_alone_and_would_find_its_trainings_again(tmp_path, tin
     places = [run / "reward_hacking" / name for name in ("careless", "tests", "longer", "longer_penalised")]
     starts = {(place / "checkpoints/warm-start/adapter_model.safetensors").read_bytes() for place in places}
     assert len(starts) == 1
+    solve("07", tmp_path, overrides)
 
     again = begun(tmp_path, overrides)
     monkeypatch.setenv("GRPO_DATA_DIR", str(run / "reward_hacking" / "data"))
@@ -155,8 +156,8 @@ def test_the_two_trainings_differ_in_their_reward_alone(chapter, monkeypatch):
     assert careless == ours
 
 
-def test_every_test_that_the_chapter_names_exists():
-    text = "\n".join(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells)
+def test_every_test_that_the_guide_to_trust_names_exists():
+    text = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert len(named) > 5
     assert [(path, name) for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []

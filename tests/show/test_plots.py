@@ -70,6 +70,16 @@ def test_a_figure_has_no_page_of_its_own_and_the_same_bytes_every_time(tmp_path)
     assert plt.imread(pngs[0])[0, 0, 3] == 0
 
 
+def test_curves_stand_in_panels_with_their_running_mean_over_five_steps():
+    paid, passed = pd.Series([0.0, 0.0, 0.5, 1.0, 1.0]), pd.Series([0.0] * 5)
+    figure = plots.step_curves({"one": {"paid": paid, "passed": passed}, "other": {"paid": paid}}, "share", top=1)
+    left, right = figure.axes
+    assert left.get_legend_handles_labels()[1] == ["paid", "passed"]
+    assert np.asarray(left.lines[1].get_ydata())[2] == pytest.approx(0.5)
+    assert (left.get_ylabel(), left.get_ylim(), right.get_title()) == ("share", (0, 1), "other")
+    plt.close(figure)
+
+
 def test_published_figures_come_with_captions_and_the_command_that_made_them(tmp_path):
     plots.use_style()
     figures = [plots.save_figure(plt.figure(), tmp_path, name) for name in plots.CAPTIONS]
