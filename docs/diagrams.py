@@ -252,7 +252,7 @@ def sandbox() -> Parts:
     for left, there, back in ((156, "program, tests", "verdict"), (418, "program, inc(1)", "2")):
         found += [arrow((left, 74), (left + 112, 74)), text(left + 53, 64, there, "s")]
         found += [arrow((left + 112, 112), (left + 2, 112), kind="green"), text(left + 53, 102, back, "s")]
-    found += node(260, 180, 168, 66, "zygote", "never sees source", "text or results")
+    found += node(260, 180, 168, 66, "template", "forked for each check,", "sees no code")
     found += [arrow((344, 144), (344, 178), kind="grey"), text(352, 166, "start, kill", "s l")]
     found += [text(476, 203, "forks one", "s"), text(476, 231, "a check", "s")]
     return [*found, arrow((428, 213), (528, 213), kind="grey")]

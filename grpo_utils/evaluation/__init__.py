@@ -4,7 +4,7 @@
 recipe is worth training, and `statistics` has the intervals and tests, which need nothing of this project.
 """
 
-from .gate import Gate, gate, try_tasks
+from .gate import Gate, gate, gate_records, try_tasks
 from .records import (
     Drawn,
     error_kind,

@@ -103,6 +103,15 @@ def try_tasks(recipe: Recipe, run: Path) -> tuple[pd.DataFrame, int]:
     return pd.DataFrame({"passes": passes, "kept": (passes / samples).between(low, high), "mixed": mixed}), samples
 
 
+def gate_records(recipe: Recipe, run: Path, checkpoint: str) -> pd.DataFrame:
+    """Returns by what the gate judges a policy: on validation a greedy completion and eight at T = 0.7 for each task.
+
+    They are measured now, unless that was done. Columns are those of `load_records`.
+    """
+    sweep(_shortened(recipe, "validation"), run, [checkpoint], "validation", drawn=DRAWN)
+    return of_policy(load_records(run), checkpoint, DRAWN.label("validation"), recipe.prompt.shots)
+
+
 def gate(recipe: Recipe, run: Path) -> Gate:
     """Measures the start of GRPO on training and validation tasks, unless that was done, and returns what they say.
 
@@ -111,8 +120,7 @@ def gate(recipe: Recipe, run: Path) -> Gate:
     """
     tried, samples = try_tasks(recipe, run)
     kept = tried[tried.kept]
-    sweep(_shortened(recipe, "validation"), run, [recipe.start], "validation", drawn=DRAWN)
-    rows = of_policy(load_records(run), recipe.start, DRAWN.label("validation"), recipe.prompt.shots)
+    rows = gate_records(recipe, run, recipe.start)
     greedy, sampled = rows[rows["sample"] < 0], rows[rows["sample"] >= 0]
     share = sampled.groupby("task_id")["strict"].mean().astype(float)
     solved = greedy.set_index("task_id")["strict"].astype(float)

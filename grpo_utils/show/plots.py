@@ -255,8 +255,9 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
             continue
         groups = [kept[kept.grade == grade] for grade in grades]
         _bars(right, groups, offset, "strict", colour, f"{names[name]}, {shots}-shot")
-    right.set_xticks(range(len(grades)), [f"{grade:.0f}" for grade in grades])
-    right.set(xlabel="grade of the tasks", ylabel="strict pass@1, sampled", ylim=(0, None), title="By difficulty")
+    counts = [test.task_id[test.grade == grade].nunique() for grade in grades]
+    right.set_xticks(range(len(grades)), [f"{grade:.0f}\n{n} tasks" for grade, n in zip(grades, counts, strict=True)])
+    right.set(xlabel="grade, from easy to hard", ylabel="strict pass@1, sampled", ylim=(0, None), title="By grade")
     right.legend(loc="upper right")
     return figure
 
