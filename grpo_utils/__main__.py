@@ -310,7 +310,8 @@ def _call() -> None:
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt from None
-        raise
+        if end.code:  # typer ends a command that is done in this way too
+            raise
 
 
 if __name__ == "__main__":

@@ -99,6 +99,13 @@ def test_a_wrong_table_is_found_and_figures_that_another_matplotlib_drew_are_lef
     assert "errors_by_kind.png is left out: matplotlib 3.0.0 drew it, here is" in capsys.readouterr().out
 
 
+def test_a_changed_record_is_found(run):
+    path = runs.record_path(run, "base", "test", 1)
+    path.write_text(path.read_text().replace('"format": true', '"format": false', 1))
+    with pytest.raises(RunError, match=r"^results\.csv, results\.md: not what the records give\.$"):
+        verification.verify_run(RECIPE, PARAMETERS)
+
+
 def test_extra_evaluations_are_summarised_and_change_no_table_and_no_figure(run):
     write_record(run, "base", "human-eval", 1, right=2)
     write_record(run, "checkpoint-2", "human-eval", 1, right=3)

@@ -108,7 +108,7 @@ def test_unsloth_and_what_it_cannot_do_is_refused():
 def test_unsloth_that_is_not_installed_is_one_sentence():
     done = subprocess.run(
         [sys.executable, "-m", "grpo_utils", "train", "--recipe", "llama3-8b-mbpp-24gb"],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, runs.LAUNCHED: "1"},
+        capture_output=True, text=True, timeout=1200, check=False, env={**os.environ, runs.LAUNCHED: "1"},
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("error: The recipe wants Unsloth")

@@ -13,20 +13,28 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_utils import policy, runs, tasks, training
+from grpo_utils import policy, rewards, runs, tasks, training
 
 WEIGHTS = "adapter_model.safetensors"
 TIMES = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
 @pytest.fixture
-def load(tiny_model) -> Callable[..., runs.Recipe]:
-    """Steps of one group of four, by a small random model that learns to be brief; an epoch is two tasks long."""
+def load(tiny_model, monkeypatch) -> Callable[..., runs.Recipe]:
+    """Steps of one group of four, by a small random model that learns to write letters; an epoch is two tasks long.
+
+    No two random texts have the same share of letters, so that every step learns something, on any processor.
+    """
+    monkeypatch.setitem(rewards.REGISTRY, "letters", None)
+
+    @rewards.reward(0.0, 1.0)
+    def letters(completions, **columns) -> list[float]:
+        return [sum(map(str.isalpha, text)) / (len(text) or 1) for text in rewards.texts(completions)]
 
     def tiny(warm: bool = False, **grpo: Any) -> runs.Recipe:
         settings: dict[str, Any] = {"model": {"name": str(tiny_model), "dtype": "float32"}, "prompt.shots": 0}
         settings |= {"lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"]}}
-        settings |= {"rewards": {"overlong": 1.0}, "dataset.limits.train": 2}
+        settings |= {"rewards": {"letters": 1.0}, "dataset.limits.train": 2}
         settings |= {f"evaluation.samples.{split}": {0: 1} for split in ("train", "validation", "test")}
         chosen: dict[str, Any] = {"num_generations": 4, "temperature": 1.0, "max_completion_length": 24}
         chosen |= {"learning_rate": 1e-2} | grpo
