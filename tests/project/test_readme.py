@@ -35,6 +35,11 @@ ROW = re.compile(
     flags=re.MULTILINE,
 )
 TABLE = ROW.findall(FOUND)
+PRINTED = [  # by chapter 5
+    output.get("text") or output.data.get("text/plain", "")
+    for cell in nbformat.read(ROOT / "notebooks" / "05_checkpoint_evaluation.ipynb", as_version=4).cells
+    for output in cell.get("outputs", [])
+]
 SHOTS = "3"  # with which the base is at its best, as the text says
 SIDES = {"GRPO": ("warm-start", "0"), "all": ("base", SHOTS)}  # what a row compares checkpoint-16 with
 TRAINED = ("checkpoint-16", "0")
@@ -95,6 +100,14 @@ def test_the_text_names_the_prompt_with_which_the_base_is_at_its_best(tasks):
     assert "three worked examples" in FOUND
 
 
+def test_the_completions_of_the_readme_are_those_that_chapter_5_prints():
+    (said,) = [text for text in PRINTED if text.startswith("##### gained")]
+    before, after = (block for kind, block in BLOCKS if kind == "text")
+    assert f"--- before\n{before}--- after\n{after}" in said
+    gained, lost = re.findall(r"##### (?:gained|lost): (\d+) of 120 tasks", said)
+    assert f"({gained} of\nthe 120 tasks were gained like this, {lost} were lost;" in README
+
+
 def test_the_differences_in_the_prose_stand_in_the_table():
     prose = "\n".join(line for line in (README + FOUND).splitlines() if not line.startswith("|"))
     stated = re.findall(r"([+-]?\d+\.\d)(?: points)?\s\[(-?[\d.]+), (-?[\d.]+)\]", prose)
@@ -102,7 +115,7 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
-    known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, thoughts)]
+    known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, thoughts + "".join(PRINTED))]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
     means = {mean for line in thoughts.splitlines() if line.startswith("| greedy") for mean in line.split(" | ")[1:4]}
     (told,) = re.findall(r"\*\*Is it reasoning\?\*\*.*?\n\n", FOUND, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Hours of work leave no trace: memory, descriptors and processes stay what they were."""
+"""Hours of work, GRPO_BATCHES of them for the sandbox, leave no trace: memory, descriptors and processes stay."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,7 @@ from grpo_utils.sandbox import Check, Sandbox
 
 from .conftest import tiny_settings
 
+BATCHES = int(os.environ.get("GRPO_BATCHES", "2000"))
 HONEST = Check("def add(a, b): return a + b", ["assert add(1, 2) == 3"])
 BATCH = [
     HONEST,
@@ -36,13 +37,13 @@ def look() -> tuple[float, int, int]:
     return megabytes(pids), len(os.listdir("/proc/self/fd")), len(pids)
 
 
-def test_two_thousand_batches_leave_the_sandbox_as_it_was():
+def test_thousands_of_batches_leave_the_sandbox_as_it_was():
     seen = []
     with Sandbox(workers=2) as sandbox:
-        for number in range(2000):
+        for number in range(BATCHES):
             verdicts = sandbox.check_many(BATCH)
             assert [verdict.ok for verdict in verdicts] == [True, False, False, False]
-            if number % 100 == 99:
+            if (number + 1) % (BATCHES // 20) == 0:
                 seen.append(look())
     print(*seen, sep="\n")
     memory, descriptors, processes = zip(*seen, strict=True)
