@@ -24,7 +24,7 @@ from grpo_utils.evaluation import (
     difference,
     groups_differ,
     minimum_detectable_difference,
-    mixed_groups,
+    mixed_share,
     pass_curve,
     rate,
 )
@@ -374,21 +374,26 @@ def pass_at_eight(rng: Rng, repeats: int) -> Iterator[Rate]:
     yield Rate("`pass_curve` covers pass@8, 60 tasks of 32 completions", "93 % or more", found[0], repeats)
 
 
-def forecasts(rng: Rng, repeats: int, where: str, promise: str, chances: Callable[[Rng], np.ndarray]) -> Iterator[Bias]:
+def forecasts(
+    rng: Rng, repeats: int, where: str, promise: str, covers: str, chances: Callable[[Rng], np.ndarray]
+) -> Iterator[Bias | Rate]:
     """Is a new group of eight mixed? For those of 160 tasks that passed in some, but not all, of eight completions."""
-    apart = np.empty((repeats, 2))
+    apart, covered = np.empty((repeats, 2)), np.empty(repeats)
     for i in range(repeats):
         chance = chances(rng)
         passes = rng.binomial(8, chance)
-        share, chosen = passes / 8, (passes > 0) & (passes < 8)
-        by_share = 1 - share**8 - (1 - share) ** 8
-        truth = 1 - chance**8 - (1 - chance) ** 8
-        for j, forecast in enumerate((np.array(mixed_groups(passes.tolist(), 8, 8)), by_share)):
-            apart[i, j] = (forecast - truth)[chosen].mean()
+        chosen = (passes > 0) & (passes < 8)
+        share = passes[chosen] / 8
+        truth = (1 - chance**8 - (1 - chance) ** 8)[chosen].mean()
+        forecast = mixed_share(passes.tolist(), 8, 8, low=1 / 8, high=7 / 8)
+        apart[i] = forecast.value - truth, (1 - share**8 - (1 - share) ** 8).mean() - truth
+        covered[i] = forecast.low <= truth <= forecast.high
     low, high = t_interval(apart.T)
-    for i, (name, says) in enumerate((("`mixed_groups`", promise), ("1 - p^8 - (1 - p)^8", "naive"))):
+    chosen_so = f"for tasks chosen by their pass rate, {where}"
+    for i, (name, says) in enumerate((("`mixed_share`", promise), ("1 - p^8 - (1 - p)^8", "naive"))):
         off = Interval(float(apart[:, i].mean()), float(low[i]), float(high[i]))
-        yield Bias(f"{name} minus truth, for tasks chosen by their pass rate, {where}", says, off, repeats)
+        yield Bias(f"{name} minus truth, {chosen_so}", says, off, repeats)
+    yield Rate(f"`mixed_share` covers the truth, {chosen_so}", covers, covered.mean(), repeats)
 
 
 def spread_chances(rng: Rng) -> np.ndarray:
@@ -561,9 +566,11 @@ def other_rows(repeats: int) -> Iterator[Rate | Bias]:
     """The rows of the last table, each with a generator of its own: rows do not depend on those above."""
     sources = iter(np.random.default_rng(0).spawn(100))
     yield from pass_at_eight(next(sources), repeats)
-    yield from forecasts(next(sources), repeats, "chances from a beta distribution", "0", spread_chances)
     yield from forecasts(
-        next(sources), repeats, "6 in 10 never pass, others 1 in 3", "none: no beta distribution", chances_of_two_kinds
+        next(sources), repeats, "chances from a beta distribution", "near 0", "93 % or more", spread_chances
+    )
+    yield from forecasts(
+        next(sources), repeats, "6 in 10 never pass, others 1 in 3", "none", "none: two kinds", chances_of_two_kinds
     )
     for tasks, disagreement in ((500, 0.05), (120, 0.2)):
         yield from detectable(next(sources), repeats, tasks, disagreement)

@@ -29,7 +29,7 @@ from grpo_utils.runs.sources import meaning_hash
 
 SOLUTIONS = ROOT / "notebooks" / "solutions"
 KEPT = ("text/html", "image/png", "image/svg+xml", "text/markdown", "text/latex", "text/plain")
-LIMITS = {"image/png": 100_000, "image/svg+xml": 60_000, "text/html": 60_000}  # bytes of one output
+LIMITS = {"image/png": 100_000, "image/svg+xml": 60_000, "text/html": 60_000, "text": 20_000}  # bytes of one output
 ALL = 5_000_000  # bytes of all notebooks
 COLUMNS = 8  # of a table
 RUN = "In the run shown here"  # begins a paragraph whose numbers stand in the outputs
@@ -39,7 +39,10 @@ BAR = re.compile(r"^(?P<name>.*?):? +100%\|.*\| (?P<count>\d+/\d+) \[[^,\]]*,[^,
 WARNING = re.compile(r"^\S+:\d+: (\w+Warning: .*)$")
 PACE = re.compile(r"  (?:tokens per second \S+|[\d.]+ s a step|(?:\d+ days?, )?\d+:\d\d:\d\d left)")
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=_|\"|'| )")  # pandas numbers its styled tables at random
-MACHINE = re.compile(r"(?<![\w<])/(?:home|root|tmp|work|mnt|content|Users|var)/\S|\b(?:it|completion)/s\b| s a step")
+MACHINE = re.compile(  # a path or a pace
+    r"(?<![\w<])/(?:home|root|tmp|work|workspace|mnt|content|private|Users|var)/\S|\b[A-Z]:\\Users\b"
+    r"|(?:it|cell|completion)/s\b|\d ?s/(?:it|cell|completion)\b| s a step|\d tokens per second"
+)
 
 
 def trim(outputs: list[NotebookNode], place: int) -> list[NotebookNode]:
@@ -137,7 +140,7 @@ def find_faults(path: Path) -> Iterator[str]:
         if output.output_type == "error":
             yield f"ends in an error: {output.ename}."
         for kind, limit in LIMITS.items():
-            if len(content := output.get("data", {}).get(kind, "")) * (0.75 if kind == "image/png" else 1) > limit:
+            if len(content := output.get("data", output).get(kind, "")) * (0.75 if kind == "image/png" else 1) > limit:
                 yield f"has an output of {len(content)} bytes of {kind}; at most {limit} are kept."
         head = re.search(r"<thead>.*?</tr>", output.get("data", {}).get("text/html", ""), flags=re.DOTALL)
         if head and (wide := len(re.findall(r"<th[ >]", head[0]))) > COLUMNS + 1:
@@ -151,19 +154,26 @@ def find_faults(path: Path) -> Iterator[str]:
 
 
 def _texts(outputs: list[NotebookNode]) -> Iterator[str]:
+    """What stands in outputs to be read, without styles."""
     for output in outputs:
         yield output.get("text", "")
-        yield from (content for kind, content in output.get("data", {}).items() if kind.startswith("text/"))
+        for kind, content in output.get("data", {}).items():
+            if kind != "image/png":
+                yield re.sub(r"<style.*?</style>", "", content, flags=re.DOTALL)
 
 
 def _unsaid(paragraph: str, text: str) -> Iterator[str]:
-    """The numbers of a paragraph that no output holds, as they stand or, of a percentage, as a share."""
-    said = set(re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text))
-    for number, percent in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)( ?%)?", paragraph):
+    """The numbers of a paragraph that no output holds, as they stand or, of a percentage, as a share.
+
+    One without a sign may have any in an output ("15 points below"), one with a minus must have it there too.
+    """
+    said = set(re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text)) | set(re.findall(r"(?<![\w.])-\d+(?:\.\d+)?", text))
+    paragraph = re.sub(r"\]\([^)]*\)", "]", paragraph)  # an address is no number
+    for sign, number, percent in re.findall(r"(?<![\w.])(-?)(\d+(?:\.\d+)?)( ?%)?", paragraph):
         digits = len(number.partition(".")[2])
         shares = {f"{float(number) / 100:.{digits + 2}f}"} if percent else set()
-        if not ({number} | shares) & said:
-            yield number + percent
+        if not {sign + one for one in {number} | shares} & said:
+            yield sign + number + percent
 
 
 def main() -> None:

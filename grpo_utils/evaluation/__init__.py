@@ -43,6 +43,7 @@ from .statistics import (
     holm,
     minimum_detectable_difference,
     mixed_groups,
+    mixed_share,
     pass_at_k,
     pass_curve,
     rate,

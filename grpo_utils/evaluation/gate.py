@@ -18,7 +18,7 @@ from grpo_utils.runs import Recipe, Split
 
 from .records import Drawn, sweep
 from .results import load_records, mean_over_tasks, of_policy
-from .statistics import Difference, Interval, difference, mixed_groups, rate
+from .statistics import Difference, Interval, difference, mixed_groups, mixed_share, rate
 
 DRAWN = Drawn(samples=8, temperature=0.7)
 ENOUGH_ROOM, ENOUGH_MIXED = 0.25, 0.5  # rules of thumb: below them small policies were seen to gain nothing greedily
@@ -36,8 +36,8 @@ class Gate:
         sampled: pass@1 of samples at a temperature of 0.7.
         at_8: pass@8 of these, the share of tasks that one of eight samples solves.
         room: `at_8` less `greedy`, paired per task.
-        practice: share of samples that pass on the training tasks that the recipe keeps.
-        mixed: forecast share of groups of training that hold passes and failures (`mixed_groups`).
+        practice: share of samples that pass on the training tasks that the recipe keeps, or on all where it keeps none.
+        mixed: forecast share of groups of training that hold passes and failures (`mixed_share`).
     """
 
     start: str
@@ -61,10 +61,8 @@ class Gate:
         elif self.room.value >= ENOUGH_ROOM:
             said = f"Worth training: pass@8 lies {room:.0f} points above greedy, which can rise."
         else:
-            said = (
-                "Expect samples that pass more often and a greedy completion that stays: pass@8 lies only "
-                f"{room:.0f} points above it."
-            )
+            where = f"lies only {room:.0f} points above it" if room > 0 else "is no higher"
+            said = f"Expect samples that pass more often and a greedy completion that stays: pass@8 {where}."
         thresholds = {"room": (self.room, ENOUGH_ROOM), "mixed groups": (self.mixed, ENOUGH_MIXED)}
         wide = [f"{name} ({least:.0%})" for name, (one, least) in thresholds.items() if one.low <= least <= one.high]
         return f"{said} Undecided, for the interval holds the threshold: {', '.join(wide)}." if wide else said
@@ -119,7 +117,7 @@ def gate(recipe: Recipe, run: Path) -> Gate:
         RunError: the recipe has a warm start, and it was not trained yet.
     """
     tried, samples = try_tasks(recipe, run)
-    kept = tried[tried.kept]
+    kept, filters = tried[tried.kept], recipe.dataset.pass_rate or (0, 1)
     rows = gate_records(recipe, run, recipe.start)
     greedy, sampled = rows[rows["sample"] < 0], rows[rows["sample"] >= 0]
     share = sampled.groupby("task_id")["strict"].mean().astype(float)
@@ -131,8 +129,8 @@ def gate(recipe: Recipe, run: Path) -> Gate:
         sampled=mean_over_tasks(sampled, "strict"),
         at_8=rate((share > 0).astype(float).tolist()),
         room=difference(((share > 0) - solved).tolist()),
-        practice=float(kept.passes.mean() / samples) if len(kept) else 0.0,
-        mixed=rate(kept.mixed.tolist() or [0.0]),
+        practice=float((kept if len(kept) else tried).passes.mean() / samples),
+        mixed=mixed_share(tried.passes.tolist(), samples, recipe.grpo["num_generations"], *filters),
     )
 
 

@@ -13,7 +13,7 @@ from math import comb
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -78,35 +78,80 @@ def mixed_groups(passes: Sequence[int], samples: int, size: int) -> list[float]:
     """Probability for every task that a new group of `size` completions holds both passes and failures.
 
     A group of one kind alone has no spread in the reward for a right answer. To put c / n into 1 - p^G - (1 - p)^G
-    takes luck for ability: tasks that were chosen for c > 0 had luck. So the pass rates of all tasks are first fitted
-    with a beta distribution (by maximum likelihood), of which each task has the part that its own c agrees with:
-    empirical Bayes (Casella 1985, "An Introduction to Empirical Bayes Data Analysis", The American Statistician 39).
-    Where no beta distribution fits, this is off as well: 14 points too low on average for tasks that pass one time in
-    three among others, six in ten, that never pass.
+    takes luck for ability: tasks that were chosen for c > 0 had luck. So it is first estimated how the pass rates of
+    all tasks are spread, whatever form that has (Laird 1978, "Nonparametric Maximum Likelihood Estimation of a Mixing
+    Distribution", Journal of the American Statistical Association 73), and each task has the part of it that its own c
+    agrees with: empirical Bayes.
 
     Args:
         passes: of every task that was measured, how many of its completions pass; not only of those that were chosen.
-        samples: completions of a task.
-        size: completions of a group.
+        samples: completions of a task, at least 1.
+        size: completions of a group, at least 1.
 
     Raises:
-        ValueError: there is no task.
+        ValueError: there is no task, or a number is out of range.
 
-    Example: of 100 tasks 80 never passed; a group of one that passed once in eight is mixed in about half of the cases:
+    Example: of 100 tasks 80 never passed; a group of one that passed once in eight is mixed one time in five:
     >>> chances = mixed_groups([0] * 80 + [1] * 10 + [4] * 10, samples=8, size=8)
     >>> round(chances[0], 2), round(chances[85], 2), round(chances[95], 2)
-    (0.07, 0.51, 0.94)
+    (0.1, 0.2, 0.99)
     """
-    if not passes:
-        raise ValueError("mixed_groups needs at least one task.")
-    counts = np.asarray(passes)
+    mixed, _ = _mixed_by_passes(_counted(passes, samples, size)[None], size)
+    return mixed[0, list(passes)].tolist()
 
-    def unlikelihood(logs: np.ndarray) -> float:
-        return -float(stats.betabinom.logpmf(counts, samples, *np.exp(logs)).sum())
 
-    alpha, beta = np.exp(optimize.minimize(unlikelihood, [0.0, 0.0], bounds=[(-5.0, 5.0)] * 2).x)
-    alone = [stats.betabinom.pmf(k, size, alpha + counts, beta + samples - counts) for k in (0, size)]
-    return (1.0 - alone[0] - alone[1]).tolist()
+def mixed_share(passes: Sequence[int], samples: int, size: int, low: float = 0.0, high: float = 1.0) -> Interval:
+    """Mean of `mixed_groups` over the tasks whose share of passes is from `low` to `high`, with its 95 % interval.
+
+    The interval is of a parametric bootstrap: passes are drawn anew (500 times, fixed seed) from the spread of pass
+    rates that was estimated, which is then estimated again. `benchmarks/intervals.py` has what it covers: less than
+    95 % where tasks are of few kinds. Without such a task it is 0, from 0 to 1.
+
+    Example:
+        >>> str(mixed_share([0] * 80 + [1] * 10 + [4] * 10, samples=8, size=8, low=0.1))
+        '0.596 [0.441, 0.849]'
+    """
+    counts = _counted(passes, samples, size)
+    chosen = [low <= c / samples <= high for c in range(samples + 1)]
+    if not counts[chosen].any():
+        return Interval(0.0, 0.0, 1.0)
+    mixed, expected = _mixed_by_passes(counts[None], size)
+    drawn = np.random.default_rng(0).multinomial(counts.sum(), expected[0] / expected.sum(), size=500)
+    drawn = drawn[drawn[:, chosen].any(axis=1)]
+    again, _ = _mixed_by_passes(drawn, size)
+    tables = (counts[None], mixed), (drawn, again)
+    once, means = ((n * m)[:, chosen].sum(axis=1) / n[:, chosen].sum(axis=1) for n, m in tables)
+    value, (lower, upper) = float(once[0]), np.quantile(means, [0.025, 0.975])
+    return Interval(value, min(value, float(lower)), max(value, float(upper)))
+
+
+def _counted(passes: Sequence[int], samples: int, size: int) -> np.ndarray:
+    """How many tasks have 0, 1, ... `samples` passes."""
+    if not len(passes):
+        raise ValueError("A forecast of mixed groups needs at least one task.")
+    if not (samples >= 1 and size >= 1 and min(passes) >= 0 and max(passes) <= samples):
+        raise ValueError(
+            f"A forecast of mixed groups needs samples >= 1, size >= 1 and from 0 to {samples} passes of a task, not "
+            f"samples={samples}, size={size} and {min(passes)} to {max(passes)}."
+        )
+    return np.bincount(passes, minlength=samples + 1)
+
+
+def _mixed_by_passes(counts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """For rows of counts, as of `_counted`: the chance of a mixed group by passes, and how likely each count is."""
+    chances = np.linspace(0.0, 1.0, 101)
+    samples = counts.shape[1] - 1
+    likely = stats.binom.pmf(np.arange(samples + 1)[:, None], samples, chances)
+    spread = np.full((len(counts), len(chances)), 1 / len(chances))
+
+    def own(spread: np.ndarray) -> np.ndarray:
+        """Of a task with so many passes: row, passes, chance."""
+        parts = likely * spread[:, None]
+        return parts / parts.sum(axis=2, keepdims=True)
+
+    for _ in range(100):  # of the EM algorithm; more would fit chance
+        spread = np.einsum("rc,rcp->rp", counts, own(spread)) / counts.sum(axis=1, keepdims=True)
+    return own(spread) @ (1 - chances**size - (1 - chances) ** size), spread @ likely.T
 
 
 def rate(per_task: Sequence[float]) -> Interval:
@@ -176,8 +221,8 @@ def _with_added(per_task: Sequence[float], added: Sequence[float]) -> tuple[floa
     if not len(per_task):
         raise ValueError("An interval needs at least one task.")
     if not (values.min() >= min(added) and values.max() <= max(added)):
-        found = f"{min(per_task):g} to {max(per_task):g}"
-        raise ValueError(f"A task's value must be from {min(added):g} to {max(added):g}; here they go from {found}.")
+        wrong = next(value for value in values if not min(added) <= value <= max(added))
+        raise ValueError(f"A task's value must be from {min(added):g} to {max(added):g}; here is one of {wrong:g}.")
     result: Any = stats.ttest_1samp(values, 0.0)  # scipy's stubs know neither its p-value nor its interval
     low, high = result.confidence_interval(0.95)
     return max(float(low), min(added)), min(float(high), max(added)), float(result.pvalue)
@@ -252,7 +297,7 @@ def best_of(differences: Sequence[Sequence[float]]) -> Best:
     `differences` are checkpoint - base for every checkpoint (row) and task (column).
 
     Raises:
-        ValueError: there is no checkpoint or no task.
+        ValueError: there is no checkpoint or no task, or one differs by more than 1.
 
     Example:
         >>> best = best_of([[0, 1, 0, 0] * 25, [1, 0, 1, -1] * 25])
@@ -291,7 +336,8 @@ def across_seeds(differences: Sequence[Sequence[float]]) -> Interval:
     (column).
 
     Raises:
-        ValueError: there are fewer than three seeds (with two, the interval covers only 90 %) or fewer than two tasks.
+        ValueError: there are fewer than three seeds (with two, the interval covers only 90 %) or fewer than two tasks,
+            or one differs by more than 1.
 
     Example:
         >>> str(across_seeds([[0, 1, 0, 0] * 30, [0, 1, 1, -1] * 30, [1, 1, 0, 0] * 30]))
@@ -312,6 +358,8 @@ def across_seeds(differences: Sequence[Sequence[float]]) -> Interval:
 
 
 def _with_a_task_gained_and_one_lost(table: np.ndarray) -> np.ndarray:
+    if not (abs(table) <= 1).all():
+        raise ValueError("A task's difference must be from -1 to 1.")
     return np.hstack([table, np.tile([1.0, -1.0], (len(table), 1))])
 
 
@@ -330,16 +378,17 @@ def groups_differ(outcomes: Sequence[float], groups: Sequence[Hashable], within:
             difference which it explains does not count.
 
     Raises:
-        ValueError: the lists are not equally long or there is no task.
+        ValueError: the lists are not equally long, there is no task, or an outcome is no number.
 
     Example: a group that fails more often, but only because its tasks are harder:
     >>> passed, group, hard = [1, 0, 1, 1, 0, 0] * 9, "aaabbb" * 9, [0, 1, 0, 0, 1, 1] * 9
     >>> groups_differ(passed, group) < 0.05, groups_differ(passed, group, within=hard)
     (True, 1.0)
     """
-    if not len(outcomes) == len(groups) == len(within or groups) > 0:
-        raise ValueError("groups_differ needs at least one task, and for each an outcome and its labels.")
-    values, strata = np.asarray(outcomes, dtype=float), _codes(within or [0] * len(groups))
+    values = np.asarray(outcomes, dtype=float)
+    if not len(values) == len(groups) == len(within or groups) > 0 or not np.isfinite(values).all():
+        raise ValueError("groups_differ needs at least one task, and for each an outcome, a number, and its labels.")
+    strata = _codes(within or [0] * len(groups))
     values = values - (np.bincount(strata, values) / np.bincount(strata))[strata]
     member = np.eye(len(set(groups)))[_codes(groups)]
     rng, places = np.random.default_rng(0), np.argsort(strata, kind="stable")

@@ -99,11 +99,14 @@ def groups_without_spread(guard: SignalGuard) -> str | None:
 
 
 def dead_reward(guard: SignalGuard) -> str | None:
-    """A reward has paid the same for every completion since the start; one that got there later is only satisfied."""
+    """A reward has paid the same for every completion since the start; one that got there later is only satisfied.
+
+    Steps in which it was known for no completion say nothing, and a weight of 0 only watches.
+    """
     for name in guard.reward_names():
-        spreads = [number(entry, f"rewards/{name}/std") for entry in guard.log]
+        known = [spread for entry in guard.log if (spread := number(entry, f"rewards/{name}/std")) is not None]
         paid = guard.mean(f"rewards/{name}/mean")
-        if paid is not None and all(spread is not None and spread <= SAME for spread in spreads):
+        if guard.weights.get(name, 1.0) and paid is not None and len(known) >= guard.window and max(known) <= SAME:
             return (
                 f"The reward {name!r} has paid {paid:g} for every completion so far: it "
                 "never fires, or always. Run the audit of notebook 01 and look at some completions; else take it out."

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from grpo_utils import evaluation, runs, tasks
-from grpo_utils.evaluation import Gate, difference, mixed_groups, rate
+from grpo_utils.evaluation import Gate, difference, mixed_share, rate
 
 SETTINGS = {"dataset.pass_rate": [0.01, 0.99], "evaluation.samples.train": {1: 8}, "grpo.num_generations": 4}
 RECIPE = runs.load_recipe("smoke-code", SETTINGS)
@@ -46,7 +46,7 @@ def test_the_gate_counts_greedy_and_samples_apart_and_forecasts_the_groups_of_pr
     assert found.sampled == rate([1, 0, 1 / 8, 1 / 2])
     assert found.at_8 == rate([1, 0, 1, 1])
     assert found.room == difference([0, 0, 1, 0])
-    assert found.mixed == rate(mixed_groups(PRACTICE, 8, RECIPE.grpo["num_generations"])[:3])
+    assert found.mixed == mixed_share(PRACTICE, 8, RECIPE.grpo["num_generations"], 0.01, 0.99)
     assert (found.tasks, found.practice) == (4, 0.5)
 
 
@@ -56,7 +56,11 @@ def test_the_gate_counts_greedy_and_samples_apart_and_forecasts_the_groups_of_pr
         ([False] * 60, [2] * 60, [0] * 50 + [1] * 10, "others teach nothing. Most fail"),
         ([False] * 60, [2] * 60, [8] * 50 + [7] * 10, "others teach nothing. Most pass"),
         ([False] * 60, [2] * 60, [2, 3, 4, 5, 6] * 20, "Worth training: pass@8 lies 100 points above greedy"),
-        ([True] * 60, [4] * 60, [2, 3, 4, 5, 6] * 20, "pass@8 lies only 0 points above it."),
+        ([False] * 60, [2] * 60, [8] * 60, "others teach nothing. Most pass"),
+        ([False] * 60, [2] * 60, [0] * 60, "others teach nothing. Most fail"),
+        ([True] * 60, [4] * 60, [2, 3, 4, 5, 6] * 20, "pass@8 is no higher."),
+        ([True] * 60, [4] * 30 + [0] * 30, [2, 3, 4, 5, 6] * 20, "pass@8 is no higher."),
+        ([True, False, *[True] * 58], [4] * 60, [2, 3, 4, 5, 6] * 20, "pass@8 lies only 2 points above it."),
     ],
 )
 def test_the_sentence_says_what_to_expect(gate, greedy, passes, practice, said):

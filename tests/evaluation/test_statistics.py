@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpo_utils.evaluation import (
+    Interval,
     across_seeds,
     best_of,
     difference,
@@ -18,6 +19,7 @@ from grpo_utils.evaluation import (
     holm,
     minimum_detectable_difference,
     mixed_groups,
+    mixed_share,
     pass_at_k,
     pass_curve,
     rate,
@@ -82,9 +84,10 @@ def test_the_band_of_a_pass_curve_covers_the_truth(benchmark):
 
 def test_mixed_groups_are_forecast_without_bias_for_tasks_that_were_chosen(benchmark):
     source = np.random.default_rng(2)
-    ours, naive = benchmark.forecasts(source, 60, "where", "0", benchmark.spread_chances)
-    assert abs(ours.off.value) <= 2 * (ours.off.high - ours.off.value)  # four standard errors
+    ours, naive, covers = benchmark.forecasts(source, 60, "where", "0", "93 %", benchmark.spread_chances)
+    assert abs(ours.off.value) <= 0.01 + 2 * (ours.off.high - ours.off.value)  # four standard errors
     assert naive.off.low > 0.03
+    assert covers.rate >= chance_bounds(0.93, 60)[0]
 
 
 @pytest.mark.parametrize(("passes", "chance"), [([0] * 50, 0.0), ([8] * 50, 0.0), ([4], 1.0), ([0], 0.0)])
@@ -99,6 +102,21 @@ def test_a_group_of_one_is_never_mixed_and_no_task_has_no_forecast():
     assert mixed_groups([0, 3, 8], samples=8, size=1) == pytest.approx([0, 0, 0])
     with pytest.raises(ValueError, match="at least one task"):
         mixed_groups([], samples=8, size=8)
+
+
+@pytest.mark.parametrize(("passes", "samples", "size"), [([9], 8, 8), ([-1], 8, 8), ([1], 8, 0), ([0], 0, 8)])
+def test_a_forecast_of_what_cannot_be_is_refused(passes, samples, size):
+    for forecast in (mixed_groups, mixed_share):
+        with pytest.raises(ValueError, match="needs samples >= 1, size >= 1 and from 0 to"):
+            forecast(passes, samples, size)
+
+
+def test_the_share_of_mixed_groups_is_the_mean_over_the_chosen_tasks_within_its_interval():
+    passes = [0] * 60 + [1] * 20 + [4] * 20 + [8] * 5
+    share = mixed_share(passes, 8, 8, low=0.01, high=0.99)
+    assert share.value == pytest.approx(np.mean(mixed_groups(passes, 8, 8)[60:100]))
+    assert share.low < share.value < share.high
+    assert mixed_share([0, 8], 8, 8, low=0.01, high=0.99) == Interval(0.0, 0.0, 1.0)
 
 
 @settings(deadline=None)
@@ -149,9 +167,9 @@ def test_values_out_of_range_and_no_task_are_refused(estimate, values):
 
 
 def test_a_rate_below_zero_is_refused_and_a_difference_is_held_to_the_largest():
-    with pytest.raises(ValueError, match=r"from 0 to 1; here they go from -0\.5 to 0\."):
+    with pytest.raises(ValueError, match=r"from 0 to 1; here is one of -0\.5\."):
         rate([0.0, -0.5])
-    with pytest.raises(ValueError, match=r"from -0\.5 to 0\.5; here they go from 0\.25 to 0\.75\."):
+    with pytest.raises(ValueError, match=r"from -0\.5 to 0\.5; here is one of 0\.75\."):
         difference([0.25, 0.75], largest=0.5)
     assert difference([1.5], largest=2.0).value == 1.5
 
@@ -351,5 +369,17 @@ def test_equal_outcomes_do_not_differ():
 
 @pytest.mark.parametrize(("outcomes", "groups", "within"), [([], "", ""), ([1], "ab", ""), ([1, 0], "ab", "c")])
 def test_tasks_without_outcome_or_label_are_refused(outcomes, groups, within):
-    with pytest.raises(ValueError, match="for each an outcome and its labels"):
+    with pytest.raises(ValueError, match="for each an outcome, a number, and its labels"):
         groups_differ(outcomes, groups, within)
+
+
+def test_what_is_no_number_is_refused_and_named():
+    nan = float("nan")
+    with pytest.raises(ValueError, match="here is one of nan"):
+        rate([0.5, nan])
+    for function in (best_of, lambda rows: across_seeds(rows * 3)):
+        for bad in (nan, 5.0):
+            with pytest.raises(ValueError, match="must be from -1 to 1"):
+                function([[bad, 0.0, 1.0]])
+    with pytest.raises(ValueError, match="an outcome, a number"):
+        groups_differ([nan, 1.0, 0.0], "aab")

@@ -74,7 +74,11 @@ def test_a_number_in_prose_that_no_output_holds_is_found(new, unsaid, chapter):
 
 
 @pytest.mark.parametrize(
-    "text", ["see /home/me/run\n", "/tmp/pytest-1/x\n", "3.5 it/s\n", "step 1  8.9 s a step\n", "file:/root/x\n"]
+    "text",
+    [
+        *("see /home/me/run\n", "/tmp/pytest-1/x\n", "file:/root/x\n", "/workspace/x\n", "C:\\Users\\me\n"),
+        *("3.5 it/s\n", "3.2it/s\n", "1.2s/completion\n", "step 1  8.9 s a step\n", "at 450 tokens per second\n"),
+    ],
 )
 def test_a_path_and_a_pace_are_found(text, chapter):
     (fault,) = change(chapter, 1, "text 0.283\n", f"0.283\n{text}")
@@ -83,6 +87,12 @@ def test_a_path_and_a_pace_are_found(text, chapter):
 
 def test_an_answer_tag_and_a_division_are_no_paths(chapter):
     assert change(chapter, 1, "text 0.283\n", "0.283 </answer> 3/4 a /usr\n") == []
+
+
+@pytest.mark.parametrize(("says", "fault"), [("-6.7", 0), ("6.7", 0), ("-28.3", 1), ("[6.7](https://x.org/12)", 0)])
+def test_a_minus_in_prose_stands_in_the_output_and_an_address_is_no_number(says, fault, chapter):
+    change(chapter, 1, "text 0.283\n", "0.283 28.3 -6.7\n")
+    assert len(change(chapter, 2, "28.3 %", says)) == fault
 
 
 def test_another_recipe_must_be_said_below_the_title(chapter, monkeypatch):

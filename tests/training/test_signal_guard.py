@@ -146,3 +146,12 @@ def test_a_resumed_run_knows_its_weights_by_name():
     stored = [dict(sorted(entry.items())) for entry in log[:5]]
     with pytest.warns(SignalWarning, match=r"rewards 'tests', 'runs' vary"):
         train(SignalGuard(weights={**WEIGHTS, "strict_format": 0.0}), log[5:], history=stored)
+
+
+def test_a_step_in_which_a_reward_is_unknown_hides_no_dead_one_and_a_weight_of_0_only_watches():
+    entry = {"reward": 0.0, "rewards/tests/mean": 0.0, "rewards/tests/std": 0.0}
+    for weight, said in ((1.0, ["dead_reward"]), (0.0, [])):
+        guard = SignalGuard(window=3, weights={"tests": weight})
+        for spread in (float("nan"), 0.0, 0.0, 0.0):
+            guard.watch(entry | {"rewards/tests/std": spread})
+        assert sorted(guard.fired) == said
