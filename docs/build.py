@@ -48,6 +48,8 @@ def stage(recipe: Recipe, folder: Path, command: str) -> None:
         copy = folder / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, copy)
+        if path.suffix == ".md":
+            copy.write_text(within_the_site(copy.read_text(encoding="utf-8")), encoding="utf-8")
         if path.match("benchmarks/results/*.md"):  # tables without a heading
             copy.write_text(f"# Measured: {path.stem}\n\n{copy.read_text(encoding='utf-8')}", encoding="utf-8")
     contents = {
@@ -62,6 +64,17 @@ def stage(recipe: Recipe, folder: Path, command: str) -> None:
         names = "".join(f"/{page.with_suffix('')}\n" for page in pages)
         index += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}```\n"
     runs.write_file(folder / "index.md", index)
+
+
+def within_the_site(text: str) -> str:
+    """Returns Markdown without links to source files, which no page shows; the README is the site's first page.
+
+    Example:
+        >>> within_the_site("a [guard](../grpo_utils/training/signal_guard.py), see the [README](../README.md#more)")
+        'a guard, see the [README](../index.md#more)'
+    """
+    text = re.sub(r"\[([^\]]*)\]\(\.\./(?:grpo_utils|tests)\b[^)]*\)", r"\1", text)
+    return text.replace("](../README.md", "](../index.md")
 
 
 def _found(root: Path, patterns: Sequence[str]) -> list[Path]:
@@ -89,6 +102,9 @@ def stage_notebook(path: Path, folder: Path, shown: Path, note: str) -> Path:
     """Writes a notebook as it was executed, without what names this machine, and with a note below its title."""
     notebook = nbformat.read(shown, as_version=4)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{note}*"))
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = within_the_site(cell.source)
     for key in ("papermill", "widgets"):
         notebook.metadata.pop(key, None)
     page = path.relative_to(ROOT)
