@@ -29,7 +29,7 @@ from grpo_utils.runs.sources import meaning_hash
 
 SOLUTIONS = ROOT / "notebooks" / "solutions"
 KEPT = ("text/html", "image/png", "image/svg+xml", "text/markdown", "text/latex", "text/plain")
-LIMITS = {"image/png": 100_000, "image/svg+xml": 60_000, "text/html": 60_000, "text": 20_000}  # bytes of one output
+LIMITS = {"image/png": 100_000, "image/svg+xml": 60_000, "text/html": 150_000, "text": 20_000}  # bytes of one output
 ALL = 5_000_000  # bytes of all notebooks
 COLUMNS = 8  # of a table
 RUN = "In the run shown here"  # begins a paragraph whose numbers stand in the outputs
