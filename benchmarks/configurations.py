@@ -56,7 +56,8 @@ def measured(name: str) -> dict[str, Any]:
     why, own = CONFIGURATIONS[name]
     folder = f"configuration-{name.replace(' ', '-').replace('=', '').replace('.', '-')}"
     recipe = runs.load_recipe("cpu-code", PLAIN | own | {"name": folder})
-    run = begin(recipe, own)
+    is_same = not any(key.startswith(("lora", "warm_start")) for key in own)
+    run = begin(recipe, runs.outputs_folder() / "configuration-plain") if is_same else runs.start_run(recipe)
     training.warm_start(recipe, run)
     gate = evaluation.gate(recipe, run)
     print(gate, flush=True)
@@ -81,15 +82,14 @@ def measured(name: str) -> dict[str, Any]:
     }
 
 
-def begin(recipe: runs.Recipe, own: dict[str, Any]) -> Path:
-    """Returns the run's folder, with the warm start of `plain` and its records where it would be the same."""
-    run, plain = runs.start_run(recipe), runs.outputs_folder() / "configuration-plain"
-    is_same = not any(key.startswith(("lora", "warm_start")) for key in own)
-    if is_same and not (run / "checkpoints").exists() and (plain / "checkpoints" / runs.WARM_START).exists():
-        shutil.copytree(plain / "checkpoints" / runs.WARM_START, run / "checkpoints" / runs.WARM_START)
-        shutil.copy(plain / "checkpoints" / policy.MADE_WITH, run / "checkpoints")
+def begin(recipe: runs.Recipe, source: Path) -> Path:
+    """Returns the run's folder, which begins with the warm start of another run and its records, if it is new."""
+    run, made = runs.start_run(recipe), source / "checkpoints" / runs.WARM_START
+    if not (run / "checkpoints").exists() and made.exists():
+        shutil.copytree(made, run / "checkpoints" / runs.WARM_START)
+        shutil.copy(source / "checkpoints" / policy.MADE_WITH, run / "checkpoints")
         (run / "evaluations").mkdir(exist_ok=True)
-        for record in plain.glob(f"evaluations/{runs.WARM_START}.*.json"):
+        for record in source.glob(f"evaluations/{runs.WARM_START}.*.json"):
             shutil.copy(record, run / "evaluations")
     return run
 

@@ -13,6 +13,7 @@ from .grpo import (
     check_before_start,
     grpo_config,
     practice_tasks,
+    sft_config,
     teacher_reward,
     train,
     training_set,

@@ -425,7 +425,7 @@ def test_a_gold_number_with_commas_is_the_one_that_is_read_in_a_completion(answe
     assert task.check(number).ok
 
 
-@pytest.mark.parametrize("name", ["reasoning-gym", "gsm8k"])
+@pytest.mark.parametrize("name", ["reasoning-gym", "lists", "gsm8k"])
 def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answer(name):
     if name == "gsm8k" and not (DATA and (Path(DATA) / "gsm8k").is_dir()):
         pytest.skip("GSM8K is not in GRPO_DATA_DIR")
@@ -435,7 +435,7 @@ def test_every_word_problem_is_solved_by_its_reference_and_not_by_its_wrong_answ
         assert task.check(task.strict_answer(task.reference_answer(prompt), "answer")).ok
         assert not task.check(task.strict_answer(task.wrong_answer(prompt.tags), "answer")).ok
         assert task.difficulty >= 1
-    assert len(problems) == {"reasoning-gym": 620, "gsm8k": 7473 + 1319}[name]
+    assert len(problems) == {"reasoning-gym": 620, "lists": 1018, "gsm8k": 7473 + 1319}[name]
 
 
 def test_no_two_sums_have_the_same_terms_and_each_answer_is_their_sum():
@@ -445,8 +445,21 @@ def test_no_two_sums_have_the_same_terms_and_each_answer_is_their_sum():
     assert [sum(map(int, terms)) for terms in sums] == [int(task.answer) for task in problems]
 
 
-def test_the_script_beside_the_sums_makes_their_files():
-    pytest.importorskip("reasoning_gym")
-    folder = runs.ROOT / "data" / "reasoning-gym"
+def test_no_list_stands_in_two_questions_and_each_answer_is_the_one_that_counting_gives():
+    problems = [task for split in tasks.SPLITS for task in tasks.load_tasks("lists", split)]
+    lists = [task.text.rstrip("?").partition(": ")[2].split(", ") for task in problems]
+    assert len({*map(tuple, lists)}) == len(problems)
+    for task, things in zip(problems, lists, strict=True):
+        asked = re.search(r"(?:At which place is|come before) (\w+)", task.text)
+        place = things.index(asked[1]) if asked else len(things)
+        assert int(task.answer) == place + (task.grade == 2)
+        numbered = [line.split() for line in task.solution.splitlines() if " " in line]
+        assert numbered == [[str(i + 1), thing] for i, thing in enumerate(things[: int(task.answer)])]
+
+
+@pytest.mark.parametrize(("name", "needed"), [("reasoning-gym", "reasoning_gym"), ("lists", "json")])
+def test_the_script_beside_generated_questions_makes_their_files(name, needed):
+    pytest.importorskip(needed)
+    folder = runs.ROOT / "data" / name
     made = runpy.run_path(str(folder / "make.py"))["files"]()
     assert made == {split: (folder / f"{split}.jsonl").read_text(encoding="utf-8") for split in tasks.SPLITS}
