@@ -1,19 +1,23 @@
 """Does the result depend on the training seed? `python benchmarks/seeds.py --seeds 0 1 2`, about 15 minutes a seed.
 
 Needs a finished `make reproduce`, whose measurements of the base policy it shares. Every seed trains its own warm start
-and policy, chooses its own checkpoint on validation, and reads the test split once, prompted as trained. Writes
-`benchmarks/results/<recipe>-seeds.md`.
+and policy, chooses its own checkpoint on validation, and reads the test split once, prompted as trained. What a seed
+gained on every task is kept in `benchmarks/results/<recipe>-seeds.json`, so that seeds can be added one at a time, on
+other machines too, and `<recipe>-seeds.md` is written from that.
 """
 
 import argparse
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from grpo_utils import evaluation, runs, training
 from grpo_utils.evaluation import across_seeds, difference
 from grpo_utils.runs import commands
 
 RESULTS = Path(__file__).parent / "results"
+FEWEST = 3  # of seeds, for an interval over them
 
 
 def measured(name: str, seed: int) -> tuple[runs.Recipe, Path]:
@@ -41,50 +45,64 @@ def measured(name: str, seed: int) -> tuple[runs.Recipe, Path]:
     return recipe, run
 
 
-def changes(recipe: runs.Recipe, run: Path) -> tuple[str, dict[str, list[float]]]:
-    """Returns the chosen checkpoint, and its gains in strict sampled pass@1 per test task: in all, and GRPO's share."""
+def changes(recipe: runs.Recipe, run: Path) -> dict[str, Any]:
+    """Returns the chosen checkpoint and, by column of the table, what every test task gained."""
     records, shots = evaluation.load_records(run), recipe.prompt.shots
     best = evaluation.choose_checkpoint(records, shots)
-    before = {"against the base's best prompt": (runs.BASE, evaluation.best_prompt(records))}
+    start, after = (runs.WARM_START, shots), (best, shots)
+
+    def gained(before: tuple[str, int], score: str, greedy: bool) -> list[float]:
+        new, old = (evaluation.per_task(records, name, "test", n, score, greedy) for name, n in (after, before))
+        return (new - old).tolist()
+
+    gains = {"all, sampled": gained((runs.BASE, evaluation.best_prompt(records)), "strict", False)}
     if recipe.warm_start:
-        before["of which GRPO, after the warm start"] = (runs.WARM_START, shots)
-    after = evaluation.per_task(records, best, "test", shots, "strict", greedy=False)
-    gains = {}
-    for label, (name, number) in before.items():
-        gains[label] = (after - evaluation.per_task(records, name, "test", number, "strict", greedy=False)).tolist()
-    return best, gains
+        gains["GRPO, sampled"] = gained(start, "strict", False)
+        gains["GRPO, greedy"] = gained(start, "strict", True)
+        gains["GRPO, greedy, lenient"] = gained(start, "lenient", True)
+    return {"chosen": best, "processor": runs.processor(), "gains": gains}
+
+
+def page(name: str, kept: dict[str, Any]) -> str:
+    """Returns one row per seed, and the mean over three seeds or more with an interval over seeds and tasks."""
+    columns = list(next(iter(kept.values()))["gains"])
+    lines = [
+        f"`python benchmarks/seeds.py --recipe {name} --seeds {' '.join(kept)}`. Gains in pass@1 on test, strict but "
+        "where a column says lenient, in points with 95 % intervals, over tasks for each seed and over seeds and tasks "
+        "for all. *GRPO* compares with the warm start, *all* with the base and its best prompt. Each column asks one "
+        "question, which its last interval decides: where it holds 0, it is undecided.",
+        "",
+        f"| seed | chosen | {' | '.join(columns)} |",
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for seed, row in kept.items():
+        cells = [difference(row["gains"][column]).in_points() for column in columns]
+        lines.append(f"| {seed} | {row['chosen']} | {' | '.join(cells)} |")
+    if len(kept) >= FEWEST:
+        over_all = [across_seeds([row["gains"][column] for row in kept.values()]).in_points() for column in columns]
+        lines.append(f"| all | | {' | '.join(over_all)} |")
+    else:
+        lines += ["", f"Open: an interval over seeds takes {FEWEST}."]
+    where = sorted({row["processor"] for row in kept.values()})
+    return "\n".join([*lines, "", f"On {', '.join(where)}."]) + "\n"
 
 
 def main() -> None:
-    """Prints one row per seed, and the mean over seeds with an interval over seeds and tasks."""
+    """Trains and measures the seeds that are not kept yet, and writes the page after each."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--recipe", default="cpu-code")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="at least three")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help=f"in all at least {FEWEST}")
     arguments = parser.parse_args()
-    if len(set(arguments.seeds)) < max(3, len(arguments.seeds)):
-        parser.error("--seeds needs at least three different seeds")
-    rows, gains = [], {}
-    for seed in arguments.seeds:
-        best, found = changes(*measured(arguments.recipe, seed))
-        for label, per_task in found.items():
-            gains.setdefault(label, []).append(per_task)
-        rows.append(f"| {seed} | {best} | {' | '.join(difference(each).in_points() for each in found.values())} |")
-        print(rows[-1], flush=True)
-    over_all = " | ".join(across_seeds(each).in_points() for each in gains.values())
-    seeds = " ".join(map(str, arguments.seeds))
-    lines = [
-        "Gain in strict sampled pass@1 on test, in points with 95 % intervals, over tasks for each seed and over seeds "
-        "and tasks for all. Each column asks one question, which its last interval decides: where it holds 0, it is "
-        f"undecided. `python benchmarks/seeds.py --recipe {arguments.recipe} --seeds {seeds}`",
-        "",
-        f"| seed | chosen | {' | '.join(gains)} |",
-        "|---|---|" + "---|" * len(gains),
-        *rows,
-        f"| all | | {over_all} |",
-    ]
-    lines += ["", f"On {runs.processor()}."]
-    runs.write_file(RESULTS / f"{runs.load_recipe(arguments.recipe).name}-seeds.md", "\n".join(lines) + "\n")
-    print("", *lines, sep="\n")
+    name = runs.load_recipe(arguments.recipe).name
+    path = RESULTS / f"{name}-seeds.json"
+    kept = runs.read_json(path) if path.is_file() else {}
+    for seed in map(str, arguments.seeds):
+        if seed not in kept:
+            kept[seed] = changes(*measured(arguments.recipe, int(seed)))
+            kept = dict(sorted(kept.items(), key=lambda item: int(item[0])))
+            runs.write_file(path, json.dumps(kept) + "\n")
+            runs.write_file(path.with_suffix(".md"), page(arguments.recipe, kept))
+    print(page(arguments.recipe, kept))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def problem(rng: random.Random, grade: int) -> dict[str, Any]:
         question, numbered = f"How many things come before {things[place]} {listed}", things[:place]
         last = [things[place]]  # which is not counted
     steps = [*(f"{number} {thing}" for number, thing in enumerate(numbered, start=1)), *last]
-    return {"question": question, "answer": "\n".join([*steps, f"#### {len(numbered)}"]), "grade": grade}
+    return {"question": question, "answer": f"{', '.join(steps)}.\n#### {len(numbered)}", "grade": grade}
 
 
 def files() -> dict[str, str]:

@@ -453,7 +453,7 @@ def test_no_list_stands_in_two_questions_and_each_answer_is_the_one_that_countin
         asked = re.search(r"(?:At which place is|come before) (\w+)", task.text)
         place = things.index(asked[1]) if asked else len(things)
         assert int(task.answer) == place + (task.grade == 2)
-        numbered = [line.split() for line in task.solution.splitlines() if " " in line]
+        numbered = [step.split() for step in task.solution.rstrip(".").split(", ") if " " in step]
         assert numbered == [[str(i + 1), thing] for i, thing in enumerate(things[: int(task.answer)])]
 
 
