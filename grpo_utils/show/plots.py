@@ -258,7 +258,7 @@ def before_and_after(records: pd.DataFrame, best: str, trained_shots: int) -> Fi
     counts = [test.task_id[test.grade == grade].nunique() for grade in grades]
     right.set_xticks(range(len(grades)), [f"{grade:.0f}\n{n} tasks" for grade, n in zip(grades, counts, strict=True)])
     right.set(xlabel="grade, from easy to hard", ylabel="strict pass@1, sampled", ylim=(0, None), title="By grade")
-    right.legend(loc="upper right")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3, fontsize="small", columnspacing=0.8)
     return figure
 
 
