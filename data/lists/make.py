@@ -17,12 +17,12 @@ THINGS = """
 apple bag ball banana bird book bottle box bread bus cake car cat chair clock coat coin cup dog door drum egg fish flag
 flower fork glass hat horse key kite lamp leaf map milk moon nail orange pen phone plate ring rock rope shirt shoe soap
 sock spoon star table tree
-""".split()
+"""
 
 
 def problem(rng: random.Random, grade: int) -> dict[str, Any]:
     """Returns a question in GSM8K's schema. Grade 1 numbers the whole list, 2 and 3 must know where to stop."""
-    things = rng.sample(THINGS, rng.randint(SHORTEST, LONGEST))
+    things = rng.sample(THINGS.split(), rng.randint(SHORTEST, LONGEST))
     place = rng.randrange(1, len(things))  # of the thing that is asked for, counted from 0
     listed = f"on this list: {', '.join(things)}?"
     if grade == 1:
