@@ -68,12 +68,17 @@ def rejection_sampling(recipe: runs.Recipe, run: Path) -> Trained:
         return Trained(arm, own, name, supervised_seconds(own))
     tried = evaluation.load_records(run).query("checkpoint == @WARM_START and split == 'train' and sample >= 0")
     passing = tried[tried.strict & ~tried.truncated].drop_duplicates(["task_id", "text"])
+    if passing.empty:
+        raise runs.RunError("No sample of the warm start passes, so there is nothing to imitate: leave this arm out.")
     owners = {task.task_id: task for task in tasks.load_split(recipe, "train")}
     examples = tasks.worked_examples(recipe, recipe.prompt.shots)
     chats = [tasks.prompt_messages(owners[task_id], recipe.prompt, examples) for task_id in passing.task_id]
     answers = [[{"role": "assistant", "content": text}] for text in passing.text]
     size = (recipe.warm_start or {})["per_device_train_batch_size"]
-    plan = {"warm_start.max_steps": 3 * len(passing) // size, "warm_start.learning_rate": recipe.grpo["learning_rate"]}
+    plan = {
+        "warm_start.max_steps": -(-3 * len(passing) // size),
+        "warm_start.learning_rate": recipe.grpo["learning_rate"],
+    }
     base = policy.load_policy(recipe)
     trainer = SFTTrainer(
         model=PeftModel.from_pretrained(base.model, own / "checkpoints" / WARM_START, is_trainable=True),
@@ -177,7 +182,8 @@ def page(name: str, kept: dict[str, Any]) -> str:
     lines = [
         f"`python benchmarks/controls.py --recipe {name}`, seed 0, {count} test tasks. Points; differences with 95 % "
         "intervals paired over tasks, verdicts by Holm's correction over a column. *P(right, format)*: of the samples "
-        "in the right format, how many are right. Seconds are of the training after the warm start.",
+        "in the right format, how many are right. Seconds are of the training after the warm start, of "
+        "rejection sampling without the sampling.",
         "",
         *markdown(head, rows),
     ]
