@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from configurations import RESULTS, begin
 from datasets import Dataset
 from peft import PeftModel
+from transformers import PrinterCallback
 from trl.trainer.sft_trainer import SFTTrainer
 
 from grpo_utils import evaluation, policy, rewards, runs, tasks, training
@@ -88,6 +89,7 @@ def rejection_sampling(recipe: runs.Recipe, run: Path) -> Trained:
         callbacks=[training.TrainingLog(own / "warm_start_log.jsonl", lambda entry: None)],
     )
     policy.round_once(trainer.model)
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.save_model(str(folder))
     runs.seal_adapter(folder)

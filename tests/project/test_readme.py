@@ -116,7 +116,8 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
-    printed = thoughts + "".join(PRINTED) + (RESULTS / "cpu-code-placement.md").read_text(encoding="utf-8")
+    others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in ("code-placement", "lists-seeds")]
+    printed = "".join([thoughts, *PRINTED, *others])
     known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, printed)]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
     means = {mean for line in thoughts.splitlines() if line.startswith("| greedy") for mean in line.split(" | ")[1:4]}
