@@ -116,7 +116,8 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
-    others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in ("code-placement", "lists-seeds")]
+    names = ("code-placement", "lists-seeds", "lists-controls")
+    others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in names]
     printed = "".join([thoughts, *PRINTED, *others])
     known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, printed)]
     assert [numbers for numbers in stated if tuple(map(float, numbers)) not in known] == []
