@@ -2,13 +2,14 @@
 
 import pytest
 
-from grpo_utils import runs, training
+from grpo_utils import rewards, runs, training
 from grpo_utils.evaluation import difference
 
 
 @pytest.fixture(scope="module")
 def script(load_benchmark):
-    return load_benchmark("controls")
+    yield load_benchmark("controls")
+    rewards.REGISTRY.pop("coin_flip")  # other tests look at every reward that there is
 
 
 @pytest.mark.parametrize("recipe", ["cpu-code", "cpu-lists"])
