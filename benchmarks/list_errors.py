@@ -19,19 +19,30 @@ from grpo_utils.runs import commands
 from grpo_utils.tasks import Task
 
 RESULTS = Path(__file__).parent / "results"
-KINDS = ("right", "stops too early", "goes on too long", "numbers the list wrongly", "right work, other answer")
+KINDS = (
+    "right",
+    "goes on too long",
+    "stops too early",
+    "numbers wrongly",
+    "right work, other answer",
+    "no work in its tags",
+)
 
 
 def kind_of(task: Task, text: str, is_right: bool) -> str:
     """Returns which of `KINDS` a completion is, by the things that its first section numbers."""
     if is_right:
         return "right"
-    things = task.text.rstrip("?").partition(": ")[2].split(", ")
-    numbered = re.findall(r"(\d+) (\w+)", extract_tag(text, "reasoning") or "")
+    work = extract_tag(text, "reasoning")
+    if work is None:
+        return "no work in its tags"
+    things, last = task.text.rstrip("?").partition(": ")[2].split(", "), int(task.columns()["answer"])
+    numbered = re.findall(r"(\d+) (\w+)", work)
+    if any(thing in things[last:] for _, thing in numbered):
+        return "goes on too long"
     if numbered != [(str(i), thing) for i, thing in enumerate(things[: len(numbered)], start=1)]:
-        return "numbers the list wrongly"
-    missing = int(task.columns()["answer"]) - len(numbered)
-    return "stops too early" if missing > 0 else "goes on too long" if missing < 0 else "right work, other answer"
+        return "numbers wrongly"
+    return "stops too early" if len(numbered) < last else "right work, other answer"
 
 
 def main() -> None:

@@ -11,8 +11,9 @@ from grpo_utils import tasks
         ("1 bus, 2 egg, 3 door.", True, "right"),
         ("1 bus, 2 egg.", False, "stops too early"),
         ("1 bus, 2 egg, 3 door, 4 key.", False, "goes on too long"),
-        ("1 bus, 3 egg, 3 door.", False, "numbers the list wrongly"),
-        ("1 bus, 2 door.", False, "numbers the list wrongly"),
+        ("1 bus, 2 door, egg, 3 key.", False, "goes on too long"),
+        ("1 bus, 3 egg, 3 door.", False, "numbers wrongly"),
+        ("1 bus, 2 door.", False, "numbers wrongly"),
         ("1 bus, 2 egg, 3 door.", False, "right work, other answer"),
     ],
 )
@@ -22,3 +23,4 @@ def test_a_completion_is_sorted_by_what_it_numbers(load_benchmark, numbered, is_
     text = f"<reasoning>\n{numbered}\n</reasoning>\n<answer>\n3\n</answer>"
     assert script.kind_of(tasks.MathsTask.from_row(row, "here"), text, is_right) == kind
     assert kind in script.KINDS
+    assert script.kind_of(tasks.MathsTask.from_row(row, "here"), numbered, False) == "no work in its tags"
