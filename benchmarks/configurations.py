@@ -85,12 +85,14 @@ def measured(name: str) -> dict[str, Any]:
 def begin(recipe: runs.Recipe, source: Path) -> Path:
     """Returns the run's folder, which begins with the warm start of another run and its records, if it is new."""
     run, made = runs.start_run(recipe), source / "checkpoints" / runs.WARM_START
-    if not (run / "checkpoints").exists() and made.exists():
-        shutil.copytree(made, run / "checkpoints" / runs.WARM_START)
-        shutil.copy(source / "checkpoints" / policy.MADE_WITH, run / "checkpoints")
-        (run / "evaluations").mkdir(exist_ok=True)
-        for record in source.glob(f"evaluations/{runs.WARM_START}.*.json"):
-            shutil.copy(record, run / "evaluations")
+    folder = run / "checkpoints" / runs.WARM_START
+    if made.exists() and not folder.exists():  # it has its name when all else is there: a kill may come anywhere
+        for path in (source / "checkpoints" / policy.MADE_WITH, *source.glob(f"evaluations/{runs.WARM_START}.*.json")):
+            (run / path.parent.name).mkdir(exist_ok=True)
+            shutil.copy(path, run / path.parent.name)
+        partial = folder.with_name(f"{runs.WARM_START}.partial")
+        shutil.copytree(made, partial, dirs_exist_ok=True)
+        partial.rename(folder)
     return run
 
 

@@ -91,8 +91,10 @@ def rejection_sampling(recipe: runs.Recipe, run: Path) -> Trained:
     policy.round_once(trainer.model)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    trainer.save_model(str(folder))
-    runs.seal_adapter(folder)
+    partial = folder.with_name(f"{name}.partial")
+    trainer.save_model(str(partial))
+    runs.seal_adapter(partial)
+    partial.rename(folder)
     return Trained(arm, own, name, supervised_seconds(own))
 
 
@@ -221,7 +223,10 @@ def validation_lines(found: dict[str, dict[str, list[int]]]) -> list[str]:
         cool, hot = (max(DRAWN, key=lambda heat, who=who: means[who][heat]) for who in ("warm start", "GRPO"))
         pairs = zip(shares["GRPO"][hot], shares["warm start"][cool], strict=True)
         change = evaluation.difference([new - old for new, old in pairs])
-        lines += ["", f"Each at its best, GRPO at T = {hot} less the warm start at T = {cool}: {change.in_points()}."]
+        lines += [
+            "",
+            f"Each at its best on these tasks, GRPO at T = {hot} less the warm start at T = {cool}: {change.in_points()}.",
+        ]
     curves = {who: evaluation.pass_curve(by_heat["1"], DRAWN["1"]) for who, by_heat in found.items()}
     rows = [[who, *(str(point) for point in curve.values())] for who, curve in curves.items()]
     ks = [f"k = {k}" for k in next(iter(curves.values()))]
@@ -242,6 +247,8 @@ def main() -> None:
     recipe = runs.load_recipe(arguments.recipe)
     run = runs.outputs_folder() / recipe.name
     runs.need_file(run / "results.csv", "05_checkpoint_evaluation")
+    if recipe.warm_start is None:
+        parser.error(f"--recipe {arguments.recipe} has no warm start, with which all controls begin")
     path = RESULTS / f"{recipe.name}-controls.json"
     kept = runs.read_json(path) if path.is_file() else {"processor": runs.processor(), "arms": {}, "validation": {}}
 
@@ -250,7 +257,7 @@ def main() -> None:
         runs.write_file(path, json.dumps(kept) + "\n")
         runs.write_file(path.with_suffix(".md"), page(recipe.name, kept))
 
-    for arm in [one for one in arguments.only if one in ARMS and one not in kept["arms"]]:
+    for arm in [one for one in ARMS if one in ("warm start", *arguments.only) and one not in kept["arms"]]:
         trained = ARMS[arm][1](recipe, run)
         kept["arms"][arm] = scored(*trained[:3]) | {"seconds": trained.seconds}
         keep()

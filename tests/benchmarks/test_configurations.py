@@ -42,3 +42,21 @@ def test_a_row_has_its_changes_with_intervals_and_the_table_names_what_was_not_r
     page = script.table([row])
     assert f"25.0 to 50.0: {changes['sampled']['change']}" in page
     assert "Not run yet: all layers" in page
+
+
+def test_a_run_begins_with_the_warm_start_of_another_and_its_records_wherever_it_was_killed(
+    script, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(tmp_path))
+    source, recipe = tmp_path / "source", runs.load_recipe("smoke-code", {"name": "other"})
+    files = {"checkpoints/made_with.txt", "checkpoints/warm-start/adapter", "evaluations/warm-start.train.0shot.json"}
+    for name in files:
+        runs.write_file(source / name, name)
+    runs.write_file(source / "evaluations/base.test.0shot.json", "no warm start's")
+    runs.write_file(tmp_path / "other/checkpoints/warm-start.partial/adapter", "half of")  # what a kill left
+    run = script.begin(recipe, source)
+    kept = {str(path.relative_to(run)): path.read_text() for path in run.glob("*/**/*") if path.is_file()}
+    assert kept == {name: name for name in files}
+    (source / "checkpoints/warm-start/adapter").write_text("another")
+    script.begin(recipe, source)
+    assert (run / "checkpoints/warm-start/adapter").read_text() == "checkpoints/warm-start/adapter"
