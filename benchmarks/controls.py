@@ -223,10 +223,8 @@ def validation_lines(found: dict[str, dict[str, list[int]]]) -> list[str]:
         cool, hot = (max(DRAWN, key=lambda heat, who=who: means[who][heat]) for who in ("warm start", "GRPO"))
         pairs = zip(shares["GRPO"][hot], shares["warm start"][cool], strict=True)
         change = evaluation.difference([new - old for new, old in pairs])
-        lines += [
-            "",
-            f"Each at its best on these tasks, GRPO at T = {hot} less the warm start at T = {cool}: {change.in_points()}.",
-        ]
+        best = f"GRPO at T = {hot} less the warm start at T = {cool}"
+        lines += ["", f"Each at its best on these tasks, {best}: {change.in_points()}."]
     curves = {who: evaluation.pass_curve(by_heat["1"], DRAWN["1"]) for who, by_heat in found.items()}
     rows = [[who, *(str(point) for point in curve.values())] for who, curve in curves.items()]
     ks = [f"k = {k}" for k in next(iter(curves.values()))]
