@@ -116,7 +116,7 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
-    names = ("code-placement", "lists-seeds", "lists-controls")
+    names = ("code-placement", "lists-seeds", "lists-controls", "lists-again")
     tried = (RESULTS / "lists-tried.md").read_text(encoding="utf-8")
     others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in names]
     printed = "".join([thoughts, tried, *PRINTED, *others])
