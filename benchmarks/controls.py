@@ -1,8 +1,8 @@
 """Would something simpler have done as well? `python benchmarks/controls.py --recipe cpu-lists`, an hour and a half.
 
-Needs a finished `make reproduce RECIPE=...`. From its warm start it trains what a sceptic asks for: as many more
-supervised steps as GRPO takes seconds, the warm start's own passing samples imitated (rejection sampling), a coin flip
-for a reward, and the format alone for a reward (Shao et al. 2025, arXiv 2506.10947). Each is compared with GRPO on the
+Needs a finished `make reproduce RECIPE=...`. It trains what a sceptic asks for: a longer warm start, by as many steps
+as GRPO's seconds buy, and from the run's own warm start its passing samples imitated (rejection sampling), a coin flip for
+a reward, and the format alone for a reward (Shao et al. 2025, arXiv 2506.10947). Each is compared with GRPO on the
 test tasks. Beside them stand what temperatures do to warm start and trained policy, and pass@k (Yue et al. 2025, arXiv
 2504.13837), both on validation. Data are kept in `benchmarks/results/<recipe>-controls.json` as each is measured, from
 which `<recipe>-controls.md` is written; what is there is not measured again.
@@ -54,7 +54,7 @@ def more_supervised(recipe: runs.Recipe, run: Path) -> Trained:
     """The warm start once more, with as many steps as the seconds of both trainings buy."""
     first, plan = supervised_seconds(run), recipe.warm_start or {}
     steps = plan["max_steps"] + round(grpo_seconds(run) / first * plan["max_steps"])
-    longer = named(recipe, "more-supervised", {"warm_start.max_steps": steps})
+    longer = named(run, "more-supervised", {"warm_start.max_steps": steps})
     own = runs.start_run(longer)
     training.warm_start(longer, own)
     return Trained(longer, own, WARM_START, supervised_seconds(own) - first)
@@ -62,7 +62,7 @@ def more_supervised(recipe: runs.Recipe, run: Path) -> Trained:
 
 def rejection_sampling(recipe: runs.Recipe, run: Path) -> Trained:
     """The warm start's samples of the training tasks that pass, imitated three times over (Yuan et al., 2308.01825)."""
-    arm = named(recipe, "rejection-sampling", {})
+    arm = named(run, "rejection-sampling", {})
     own, name = begin(arm, run), "rejection-sampling"
     folder = own / "checkpoints" / name
     if folder.is_dir():
@@ -84,7 +84,7 @@ def rejection_sampling(recipe: runs.Recipe, run: Path) -> Trained:
     trainer = SFTTrainer(
         model=PeftModel.from_pretrained(base.model, own / "checkpoints" / WARM_START, is_trainable=True),
         processing_class=base.tokenizer,
-        args=training.sft_config(named(recipe, "rejection-sampling", plan), own),
+        args=training.sft_config(named(run, "rejection-sampling", plan), own),
         train_dataset=Dataset.from_dict({"prompt": chats, "completion": answers}),
         callbacks=[training.TrainingLog(own / "warm_start_log.jsonl", lambda entry: None)],
     )
@@ -102,7 +102,7 @@ def rewarded(name: str, paid: dict[str, float]) -> Arm:
     """GRPO as the recipe has it, from the same warm start, with other rewards."""
 
     def arm(recipe: runs.Recipe, run: Path) -> Trained:
-        other = named(recipe, name, {"rewards": paid})
+        other = named(run, name, {"rewards": paid})
         own = begin(other, run)
         checkpoint = training.train(other, own)[-1].name
         return Trained(other, own, checkpoint, grpo_seconds(own))
@@ -123,9 +123,9 @@ ARMS: dict[str, tuple[str, Arm]] = {
 }
 
 
-def named(recipe: runs.Recipe, name: str, own: dict[str, Any]) -> runs.Recipe:
-    """Returns the recipe with other settings and a run of its own."""
-    return runs.load_recipe(recipe.name, own | {"name": f"{recipe.name}-{name}"})
+def named(run: Path, name: str, own: dict[str, Any]) -> runs.Recipe:
+    """Returns the recipe of a finished run with other settings and a run of its own."""
+    return runs.load_recipe(str(run / "recipe.yaml"), own | {"name": f"{run.name}-{name}"})
 
 
 def grpo_seconds(run: Path) -> float:
@@ -189,7 +189,7 @@ def page(name: str, kept: dict[str, Any]) -> str:
         "in the right format, how many are right. Seconds are of the training after the warm start, of "
         "rejection sampling without the sampling.",
         "",
-        *markdown(head, rows),
+        *evaluation.markdown_table(head, rows),
     ]
     if missing := [arm for arm in ARMS if arm not in arms]:
         lines += ["", f"Not run yet: {', '.join(missing)}."]
@@ -218,7 +218,7 @@ def validation_lines(found: dict[str, dict[str, list[int]]]) -> list[str]:
     count = len(next(iter(found.values()))["0"])
     lines = ["", f"Temperatures, on {count} validation tasks: the mean share of completions that pass, in points.", ""]
     rows = [[who, *(f"{by_heat[heat]:.1f}" for heat in DRAWN)] for who, by_heat in means.items()]
-    lines += markdown(["policy", *(f"T = {heat}" for heat in DRAWN)], rows)
+    lines += evaluation.markdown_table(["policy", *(f"T = {heat}" for heat in DRAWN)], rows)
     if {"warm start", "GRPO"} <= set(means):
         cool, hot = (max(DRAWN, key=lambda heat, who=who: means[who][heat]) for who in ("warm start", "GRPO"))
         pairs = zip(shares["GRPO"][hot], shares["warm start"][cool], strict=True)
@@ -228,12 +228,13 @@ def validation_lines(found: dict[str, dict[str, list[int]]]) -> list[str]:
     curves = {who: evaluation.pass_curve(by_heat["1"], DRAWN["1"]) for who, by_heat in found.items()}
     rows = [[who, *(str(point) for point in curve.values())] for who, curve in curves.items()]
     ks = [f"k = {k}" for k in next(iter(curves.values()))]
-    return [*lines, "", "pass@k at T = 1, with 95 % intervals over tasks:", "", *markdown(["policy", *ks], rows)]
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Returns a table as lines."""
-    return [f"| {' | '.join(head)} |", "|---|" + "---|" * (len(head) - 1), *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        *lines,
+        "",
+        "pass@k at T = 1, with 95 % intervals over tasks:",
+        "",
+        *evaluation.markdown_table(["policy", *ks], rows),
+    ]
 
 
 def main() -> None:

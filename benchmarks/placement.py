@@ -8,17 +8,16 @@ measured already is kept.
 
 from typing import Any
 
-from configurations import SEVEN
+from configurations import ALL_LAYERS
 from thoughts import RESULTS, measured, scores
 
 from grpo_utils import evaluation, runs
 from grpo_utils.runs import commands
 
-ALL = {"lora.target_modules": SEVEN, "lora.layers_to_transform": None}
 ARMS: dict[str, dict[str, Any]] = {
     "upper half": {},
-    "all layers, 1e-3": ALL,
-    "all layers, 5e-4": ALL | {"warm_start.learning_rate": 5e-4},
+    "all layers, 1e-3": ALL_LAYERS | {"warm_start.learning_rate": 1e-3},
+    "all layers, 5e-4": ALL_LAYERS,
 }
 
 

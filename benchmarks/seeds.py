@@ -70,7 +70,7 @@ def page(name: str, kept: dict[str, Any]) -> str:
         f"`python benchmarks/seeds.py --recipe {name} --seeds {' '.join(kept)}`. Gains in pass@1 on test, strict but "
         "where a column says lenient, in points with 95 % intervals, over tasks for each seed and over seeds and tasks "
         "for all. *GRPO* compares with the warm start, *all* with the base and its best prompt. Each column asks one "
-        "question, which its last interval decides: where it holds 0, it is undecided.",
+        "question, which the interval over all seeds decides: where it holds 0, or is still open, it is undecided.",
         "",
         f"| seed | chosen | {' | '.join(columns)} |",
         "|---|---|" + "---|" * len(columns),

@@ -22,6 +22,7 @@ from .results import (
     choose_checkpoint,
     comparison_table,
     load_records,
+    markdown_table,
     mean_over_tasks,
     of_policy,
     paired_difference,

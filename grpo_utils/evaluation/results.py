@@ -277,7 +277,7 @@ def reward_lines(table: pd.DataFrame) -> list[str]:
             cells += [f"{row[side]:.3f}", "" if math.isnan(share) else f"{share:.1%}"]
         rows.append([*cells, f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"])
     columns = ["reward", "maximum", "base", "of maximum", "trained", "of maximum", "difference [95 % interval]"]
-    return _markdown(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def comparison_table(records: pd.DataFrame, best: str, trained_shots: int) -> str:
@@ -293,16 +293,22 @@ def comparison_table(records: pd.DataFrame, best: str, trained_shots: int) -> st
     rows = [row for shots in prompts for row in _rows(records, f"{shots}-shot", (runs.BASE, int(shots)), after)]
     title = f"{best} ({trained_shots}-shot, as trained) against the base on {test.task_id.nunique()} test tasks"
     lines = [f"{title}, paired per task", ""]
-    lines += _markdown(["base prompt", "pass@1", "base", "trained", *columns], _corrected(rows))
+    lines += markdown_table(["base prompt", "pass@1", "base", "trained", *columns], _corrected(rows))
     if runs.WARM_START in set(test.checkpoint):
         rows = _rows(records, "warm start", base, middle) + _rows(records, "GRPO", middle, after)
         lines += ["", f"What each stage gave ({trained_shots}-shot)", ""]
-        lines += _markdown(["stage", "pass@1", "before", "after", *columns], _corrected(rows))
+        lines += markdown_table(["stage", "pass@1", "before", "after", *columns], _corrected(rows))
     notes = without_effect(records)
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """Returns a table as lines of Markdown.
+
+    Example:
+        >>> markdown_table(["policy", "strict"], [["base", "9.2%"]])
+        ['| policy | strict |', '|---|---|', '| base | 9.2% |']
+    """
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 

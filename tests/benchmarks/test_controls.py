@@ -13,9 +13,12 @@ def script(load_benchmark):
 
 
 @pytest.mark.parametrize("recipe", ["cpu-code", "cpu-lists"])
-def test_the_rewards_of_the_controls_are_ones_that_a_recipe_can_name(script, recipe):
+def test_the_rewards_of_the_controls_are_ones_that_a_recipe_can_name(script, recipe, tmp_path):
+    runs.write_file(tmp_path / "mine" / "recipe.yaml", runs.load_recipe(recipe).to_yaml())
     for paid in ({"coin_flip": 1.0}, {"strict_format": 1.0}):
-        training.check_arguments(script.named(runs.load_recipe(recipe), "control", {"rewards": paid}))
+        control = script.named(tmp_path / "mine", "control", {"rewards": paid})
+        assert (control.name, control.rewards) == ("mine-control", paid)
+        training.check_arguments(control)
 
 
 def test_a_coin_flip_does_not_read_the_completion(script):
