@@ -1,8 +1,8 @@
 """Would something simpler have done as well? `python benchmarks/controls.py --recipe cpu-lists`, an hour and a half.
 
 Needs a finished `make reproduce RECIPE=...`. It trains what a sceptic asks for: a longer warm start, by as many steps
-as GRPO's seconds buy, and from the run's own warm start its passing samples imitated (rejection sampling), a coin flip for
-a reward, and the format alone for a reward (Shao et al. 2025, arXiv 2506.10947). Each is compared with GRPO on the
+as GRPO's seconds buy, and from the run's own warm start its passing samples imitated (rejection sampling), a coin flip
+for a reward, and the format alone for a reward (Shao et al. 2025, arXiv 2506.10947). Each is compared with GRPO on the
 test tasks. Beside them stand what temperatures do to warm start and trained policy, and pass@k (Yue et al. 2025, arXiv
 2504.13837), both on validation. Data are kept in `benchmarks/results/<recipe>-controls.json` as each is measured, from
 which `<recipe>-controls.md` is written; what is there is not measured again.
