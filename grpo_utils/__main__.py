@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +31,9 @@ app.add_typer(data, name="tasks")
 
 RecipeName = Annotated[str | None, typer.Option("--recipe", help="Name or path; default: the run's own, or cpu-code.")]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override: grpo.max_steps=5.")]
+Imports = Annotated[
+    list[Path], typer.Option("--import", metavar="FILE.py", help="Rewards or a kind of task of your own; repeatable.")
+]
 RunName = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Folder in outputs/; default: the recipe's.")
 ]
@@ -39,6 +43,7 @@ RunName = Annotated[
 def reproduce(
     recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006, typer copies it
+    imports: Imports = [],  # noqa: B006
     run: RunName = None,
     only: Annotated[str | None, typer.Option(metavar="NN", help="Run one notebook.")] = None,
     first: Annotated[
@@ -58,7 +63,7 @@ def reproduce(
     """Run the notebooks 01 to 05 headlessly and print what they found: grpo reproduce --recipe smoke-code"""
     if only and first:
         raise UserError("--only and --from name one notebook each: give one of them.")
-    parameters, chosen_recipe = _recipe(recipe, settings, run, reads_data=True)
+    parameters, chosen_recipe = _recipe(recipe, settings, run, imports, reads_data=True)
     runs.need_gpu(chosen_recipe)
     from grpo_utils import tasks, training
     from grpo_utils.runs import chain
@@ -77,11 +82,12 @@ def reproduce(
 def train(
     recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
+    imports: Imports = [],  # noqa: B006
     run: RunName = None,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what `training.launch` gives: where to train
 ) -> None:
     """Say whether a recipe is worth it and train its policy, or go on with a run: grpo train --set grpo.max_steps=5"""
-    _, chosen = _recipe(recipe, settings, run, reads_data=True)
+    _, chosen = _recipe(recipe, settings, run, imports, reads_data=True)
     if chosen.model.engine == "unsloth" and LAUNCHED in os.environ:
         _import_unsloth()
     from grpo_utils import evaluation, training
@@ -114,6 +120,7 @@ def _import_unsloth() -> None:
 def evaluate(
     recipe: RecipeName = None,
     settings: Settings = [],  # noqa: B006
+    imports: Imports = [],  # noqa: B006
     run: RunName = None,
     split: Annotated[Split, typer.Option(help="Which tasks.")] = "validation",
     dataset: Annotated[
@@ -125,7 +132,7 @@ def evaluate(
     temperature: Annotated[float | None, typer.Option(help="Of these samples; default: the recipe's.")] = None,
 ) -> None:
     """Evaluate checkpoints of a run and print the table: grpo evaluate --split test --checkpoint checkpoint-16"""
-    _, chosen = _recipe(recipe, settings, run, reads_data=True)
+    _, chosen = _recipe(recipe, settings, run, imports, reads_data=True)
     if run and not recipe and not settings:  # of a mistyped name it would measure the base
         runs.existing_run(chosen)
     if temperature is not None and (samples is None or not temperature > 0):
@@ -277,19 +284,20 @@ def download(name: str) -> None:
 
 
 @data.command()
-def show(name: str, split: str) -> None:
+def show(name: str, split: str, imports: Imports = []) -> None:  # noqa: B006
     """Print a split as JSON lines: grpo tasks show starter test"""
     from grpo_utils import tasks
 
+    runs.import_files({}, [str(path) for path in imports], Path())
     for task in tasks.load_tasks(name, split):
         print(json.dumps(asdict(task)))
 
 
 def _recipe(
-    name: str | None, settings: list[str], run: str | None, reads_data: bool = False
+    name: str | None, settings: list[str], run: str | None, imports: Sequence[Path] = (), reads_data: bool = False
 ) -> tuple[dict[str, Any], Recipe]:
     """What a command line asks for: papermill's parameters, and the recipe that they lead to."""
-    path, overrides = commands.parameters_of(name, settings, run)
+    path, overrides = commands.parameters_of(name, settings, run, imports)
     recipe = runs.load_recipe(path, overrides)
     if reads_data and not recipe.without_gpu:  # else what is missing first is the GPU
         from grpo_utils import tasks

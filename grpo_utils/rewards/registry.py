@@ -54,12 +54,16 @@ def reward(low: float, high: float, pays: Mapping[str, Pay] | None = None) -> Ca
             must earn `high` where "gold" is not listed; a kind that is not listed may earn anything.
 
     Raises:
-        ValueError: `low` is not below `high`: a reward that pays the same for everything teaches nothing.
+        ValueError: `low` is not below `high`: a reward that pays the same for everything teaches nothing. Or another
+            file has a reward of this name.
     """
     if not low < high:
         raise ValueError(f"A reward must be able to pay different numbers, not {low} to {high}.")
 
     def register(function: F) -> F:
+        there = REGISTRY.get(function.__name__)
+        if there and there.function.__module__ != function.__module__:
+            raise ValueError(f"There is a reward {function.__name__!r} already; give this one another name.")
         parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
         settings = {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
         REGISTRY[function.__name__] = Registered(function, low, high, pays or {}, settings)

@@ -39,6 +39,7 @@ from .folder import (
     write_manifest,
     writes_alone,
 )
+from .imports import import_files
 from .machine import cache_folder, faster_dtype, processor
 from .recipe import (
     BASE,

@@ -51,6 +51,7 @@ KEPT = {  # what a notebook leaves in a run's folder and would find again, and w
     "08_dpo_after_grpo": ("dpo",),
     "09_teacher_reward": ("teacher",),
 }
+OTHERS = re.compile(r"site-packages|/lib/python3|/grpo_utils/")  # files of a traceback that no recipe imports
 SECONDS = 15.0  # between two lines of a notebook that are passed on
 KERNEL = {
     "transport": "ipc",  # no port that other users of the machine can reach
@@ -182,9 +183,17 @@ def execute_notebook(path: Path, run: Path, parameters: dict[str, Any]) -> None:
         except (DeadKernelError, NoSuchKernel) as error:
             raise NotebookError(f"{path.stem}: the kernel died, perhaps for lack of memory ({error})") from error
         except PapermillExecutionError as error:
-            last = re.sub(r"\x1b\[[0-9;]*m", "", error.evalue).strip()
-            where = f"{path.stem}, cell {error.exec_count}"
+            last, trace = (re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (error.evalue, "\n".join(error.traceback)))
+            where = f"{path.stem}, cell {error.exec_count}{_own_line(trace)}"
+            last = last.strip()
             raise NotebookError(f"{where}: {error.ename}: {last} (see {executed})") from error
+
+
+def _own_line(trace: str) -> str:
+    """Where in a file that the recipe imports the last of the traceback's frames is, or ""."""
+    frames = re.findall(r"^File (\S+?)>?:(\d+), in", trace, flags=re.MULTILINE)
+    own = [f", {Path(file).name.strip('<>')}, line {line}" for file, line in frames if not OTHERS.search(file)]
+    return own[-1] if own else ""
 
 
 def reproduce(

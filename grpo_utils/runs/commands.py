@@ -27,8 +27,10 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="NAME", help="folder in outputs/ (default: the recipe's name)")
 
 
-def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) -> tuple[str, dict[str, Any]]:
-    """Returns the recipe (a path made absolute) and the overrides that `--recipe`, `--set` and `--run` ask for.
+def parameters_of(
+    recipe: str | None, settings: Sequence[str], run: str | None, imports: Sequence[Path] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Returns recipe and overrides that `--recipe`, `--set`, `--run` and `--import` ask for, with absolute paths.
 
     A run that is there and is named alone has its own recipe; else the default is `cpu-code`.
 
@@ -44,11 +46,15 @@ def parameters_of(recipe: str | None, settings: Sequence[str], run: str | None) 
         key, equals, value = text.partition("=")
         if not equals:
             raise RecipeError(f"--set takes KEY=VALUE, such as grpo.max_steps=5, not {text!r}.")
+        if key.startswith("rewards.") and ".py:" in key:
+            key = f"rewards.{Path(key.removeprefix('rewards.')).absolute()}"
         overrides[key] = parse_yaml(value, f"The value in --set {text!r}")
+    if imports:
+        overrides["imports"] = [str(path.absolute()) for path in imports]
     if run:
         overrides["name"] = run
         kept = outputs_folder() / run / "recipe.yaml"
-        recipe = str(kept) if not recipe and not settings and kept.is_file() else recipe
+        recipe = str(kept) if not (recipe or settings or imports) and kept.is_file() else recipe
     recipe = recipe or "cpu-code"
     return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
 

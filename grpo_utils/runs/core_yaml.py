@@ -43,7 +43,9 @@ class _Dumper(yaml.SafeDumper):
     """Quotes every text that YAML 1.1 or 1.2 would take for something else."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        style = '"' if re.search("[\x85\u2028\u2029]", data) else None  # line ends that PyYAML would write as they are
+        style = "|" if "\n" in data else None  # a program is to be read
+        if re.search("[\x85\u2028\u2029]", data):  # line ends that PyYAML would write as they are
+            style = '"'
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
 

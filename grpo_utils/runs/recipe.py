@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 
 from .core_yaml import dump_yaml, load_yaml
 from .errors import UserError, nearest
+from .imports import import_files
 from .machine import faster_dtype
 from .sources import ROOT
 
@@ -203,9 +204,11 @@ class Recipe(_Section):
     `warm_start`, keyword arguments of TRL's `SFTConfig`, asks for supervised steps on the references before GRPO.
     `without_gpu` makes a recipe one for GPUs, and names the recipe to run on a machine that has none. `launcher` has
     `accelerate launch` start the training: a file in `launchers/`, or the path of another (see docs/scaling.md).
+    `imports` holds Python files, name -> text: in a recipe that is written by hand it lists their paths.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it becomes a folder
+    imports: dict[str, str] = Field(default_factory=dict)
     model: Model
     lora: dict[str, Any]
     dataset: Dataset
@@ -267,7 +270,7 @@ class Recipe(_Section):
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML text that `load_recipe` reads back to an equal recipe."""
-        return dump_yaml(self.model_dump(mode="json"))
+        return dump_yaml(self.model_dump(mode="json", exclude=None if self.imports else {"imports"}))
 
 
 def recipe_files() -> dict[str, Path]:
@@ -280,10 +283,12 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
     Args:
         name: a recipe that ships with the project, such as `"cpu-code"`, or the path of a YAML file.
-        overrides: values by dotted key, such as `{"grpo.max_steps": 5, "seed": 1}`.
+        overrides: values by dotted key, such as `{"grpo.max_steps": 5, "seed": 1}`; files under `imports` come on
+            top of the recipe's.
 
     Raises:
         RecipeError: the file is missing or malformed, or a key or value in it is wrong.
+        UserError: a Python file that it imports is missing or fails.
 
     Example:
         >>> load_recipe("smoke-code", {"seed": 3}).seed
@@ -296,9 +301,12 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     settings = parse_yaml(path.read_bytes(), str(path))
     if not isinstance(settings, dict):
         raise RecipeError(f"{path} must hold keys and values, such as those in {RECIPES / 'cpu-code.yaml'}.")
-    for key, value in (overrides or {}).items():
+    more = {"imports": [], **(overrides or {})}
+    imported = more.pop("imports")
+    for key, value in more.items():
         _set(settings, key, value)
     _refuse_unusual(settings, path)
+    import_files(settings, imported, path.parent)
     try:
         return Recipe.model_validate({"name": path.stem, **settings})
     except ValidationError as error:
@@ -320,7 +328,7 @@ def _short(value: object) -> str:
 
 
 def _set(settings: dict[str, Any], dotted: str, value: Any) -> None:
-    *sections, last = dotted.split(".")
+    *sections, last = dotted.split(".", 1 if dotted.startswith("rewards.") else -1)  # FILE.py:NAME is a key
     for section in sections:
         settings = settings.setdefault(section, {})
         if not isinstance(settings, dict):

@@ -57,7 +57,9 @@ def check_arguments(recipe: Recipe) -> None:
         check_block(recipe.name, block, getattr(recipe, block) or {}, target)
     for key in recipe.rewards:
         if key not in rewards.REGISTRY:
-            raise RecipeError(f"Unknown key 'rewards.{key}' in recipe {recipe.name!r}{nearest(key, rewards.REGISTRY)}.")
+            own = ": a function becomes a reward by @reward(low, high)" if recipe.imports else ""
+            near = nearest(key, rewards.REGISTRY)
+            raise RecipeError(f"Unknown key 'rewards.{key}' in recipe {recipe.name!r}{near}{own}.")
     if recipe.tracking != "none" and importlib.util.find_spec(recipe.tracking) is None:
         raise RecipeError(f"Recipe {recipe.name!r} has tracking {recipe.tracking!r}: pip install {recipe.tracking}.")
     whole = as_one_process(recipe)

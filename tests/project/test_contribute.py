@@ -19,7 +19,7 @@ FILES = dict(re.findall(r"^```python\n# (\S+)\n(.*?)```", TEXT, flags=re.MULTILI
 
 def test_the_examples_are_files_and_have_fewer_than_20_lines_of_code():
     assert [*FILES] == [
-        *("grpo_utils/rewards/mine.py", "grpo_utils/tasks/spelling.py", "data/words/make.py"),
+        *("my_rewards.py", "spelling.py", "data/words/make.py"),
         *("words.py", "chapter.py"),
     ]
     assert [path for path in FILES if sum(bool(line.strip()) for line in FILES[path].splitlines()) >= 20] == []
@@ -41,10 +41,10 @@ def test_the_guide_works_as_files_in_a_copy_of_the_project(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         printed[" ".join(arguments)] = done.stdout
-    assert '"text": "Spell \'test3\' backwards."' in printed["tasks show words test"]
+    assert '"text": "Spell \'test3\' backwards."' in printed["tasks show words test --import spelling.py"]
     run = tmp_path / "outputs" / "words"
     assert "2 rewards kept their promises on 200 tasks" in (run / "notebooks" / "01_eda.ipynb").read_text()
-    assert "recipe.yaml" in nbformat.read(run / "notebooks" / "10_folder.ipynb", as_version=4).cells[-1].outputs[0].text
+    assert "recipe.yaml" in nbformat.read(run / "notebooks" / "11_folder.ipynb", as_version=4).cells[-1].outputs[0].text
     steps = [entry for entry in runs.read_log(run / "training_log.jsonl") if "reward" in entry]
     assert [entry["step"] for entry in steps] == [1, 2]
     assert {f"rewards/{name}/mean" for name in ("correct", "short_enough")} <= steps[-1].keys()
@@ -60,7 +60,7 @@ def audited(weights: dict[str, float]) -> list[str]:
 
 def test_the_guide_s_reward_passes_beside_one_for_right_answers_and_by_itself_is_told_to_get_one(monkeypatch):
     monkeypatch.setitem(rewards.REGISTRY, "short_enough", None)  # forgotten after the test
-    exec(FILES["grpo_utils/rewards/mine.py"], {"__name__": "mine"})
+    exec(FILES["my_rewards.py"], {"__name__": "mine"})
     assert audited({"correct": 1.0, "short_enough": 0.25}) == []
     (sentence,) = audited({"short_enough": 1.0})
     assert "give a reward for right answers, such as `correct`, the largest weight" in sentence

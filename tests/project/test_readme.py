@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -173,7 +174,7 @@ def test_a_command_has_the_options_that_its_program_knows(line):
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line[1] not in ON_A_CHECKPOINT], ids=" ".join)
-def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
+def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, tmp_path, capsys):
     """The whole command line, the recipe and the trainer's arguments are real; only the hours of work are not done."""
     started: list[Recipe | str] = []
     monkeypatch.setattr(chain, "reproduce", lambda recipe, *rest: started.append(recipe) or {})
@@ -189,7 +190,8 @@ def test_a_command_runs_up_to_the_work_it_starts(line, monkeypatch, capsys):
     monkeypatch.setattr(tasks, "data_fingerprint", lambda recipe: "")
     monkeypatch.setattr(tasks, "check_data", lambda recipe: None)
     monkeypatch.setattr(verification, "verify_run", lambda recipe, *rest: started.append(recipe) or [])
-    example_reward(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("my_rewards.py").write_text(example_reward(monkeypatch))
     with contextlib.suppress(SystemExit) if line[1] == "sandbox" else contextlib.nullcontext():
         app(line[1:], standalone_mode=False)
     assert len(started) == (line[1] != "sandbox")
@@ -213,22 +215,22 @@ def test_the_papermill_command_sets_parameters_that_the_notebook_has():
     assert set(given) <= set(declared)
 
 
-def example_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the README's example of a reward, and forgets it after the test."""
+def example_reward(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The README's example of a reward; what it registers is forgotten after the test."""
     monkeypatch.setitem(rewards.REGISTRY, "brief", None)
     (code,) = [block for kind, block in BLOCKS if kind == "python" and "@reward" in block]
-    exec(code, {"__name__": "grpo_utils.rewards.mine"})
+    return code
 
 
 def test_the_example_of_a_reward_pays_what_it_says(monkeypatch):
-    example_reward(monkeypatch)
+    exec(example_reward(monkeypatch), {"__name__": "mine"})
     (brief,), weights = rewards.build_rewards({"brief": 0.25})
     assert weights == [0.25]
     assert brief(completions=["short", "long" * 300]) == [1.0, 0.0]
 
 
 def test_the_table_of_rewards_in_notebook_03_has_the_example_which_says_nothing_of_itself(monkeypatch):
-    example_reward(monkeypatch)
+    exec(example_reward(monkeypatch), {"__name__": "grpo_imports.mine"})
     cells = nbformat.read(ROOT / "notebooks" / "03_reward_design.ipynb", as_version=4).cells
     (table,) = [cell.source for cell in cells if "rewards.REGISTRY.items()" in cell.source]
     exec(table, names := {"rewards": rewards, "pd": pd})
