@@ -1,9 +1,9 @@
 """Rewards for programs: by the sandbox's verdict on the code inside the last tag, but for `defines_function`.
 
-`correct` is for any kind of task. The others read the columns of `tasks.check_of`; `showable` says which tests a prompt
-may show, without it all of them. Of scripts each pair of input and output is to them what an assert is. Evaluation
-reads the columns by the same functions and counts verdicts by the same one, `counted`. A program of a batch is run
-once, however often it comes and however many of these rewards a recipe names.
+`correct` is for any kind of task. The others read the columns of `tasks.check_of`, or MBPP's own; `showable` says which
+tests a prompt may show, without it all of them. Of scripts each pair of input and output is to them what an assert is.
+Evaluation reads the columns by the same functions and counts verdicts by the same one, `counted`. A program of a batch
+is run once, however often it comes and however many of these rewards a recipe names.
 """
 
 import functools
@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 from grpo_utils.extractors import extract_code
 from grpo_utils.runs import UserError
 from grpo_utils.sandbox import Check, Sandbox, Script, Verdict, asserts_of, shared
-from grpo_utils.tasks import called_name, check_of, showable, shown_tests, task_of
+from grpo_utils.tasks import called_name, check_of, program_row, showable, shown_tests, task_of
 
-from .registry import NOTHING, TAGS, Completion, column, reward, texts
+from .registry import NOTHING, TAGS, Completion, column, missing_column, reward, texts
 
 NO_CODE = Verdict("error", error_type="NoCode")
 OWN_DECISION = "DecidedByCandidate"
+COLUMNS = (  # of programs: those of our own tasks, and MBPP's
+    *("inputs", "outputs", "asserts", "setup", "names", "prelude", "showable"),
+    *("test_list", "challenge_test_list", "test_setup_code", "test_imports", "code"),
+)
 
 
 class SandboxFault(UserError):
@@ -128,15 +132,18 @@ def _judged(checks: Sequence[Check | Script | Verdict], timeout: float | None) -
 
 def has_programs(columns: Mapping[str, Any]) -> bool:
     """Whether the columns of a data set are those of programs."""
-    return "asserts" in columns or "inputs" in columns
+    return bool({"asserts", "inputs", "test_list"} & set(columns))
 
 
 def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The columns that a check needs, task by task; a data set of one's own may lack `prelude` and `showable`."""
-    needed = ("inputs", "outputs") if "inputs" in columns else ("asserts", "setup", "names")
-    present = [name for name in ("prelude", "showable") if name in columns]
-    rows = {name: column(columns, name) for name in (*needed, *present)}
-    return [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    """The columns that a check needs, task by task; what MBPP's own columns or a few of ours leave open is added."""
+    if not has_programs(columns):
+        raise missing_column("`asserts`, MBPP's `test_list`, or `inputs` and `outputs`", columns)
+    if "inputs" in columns:
+        column(columns, "outputs")
+    rows = {name: columns[name] for name in COLUMNS if name in columns}
+    every = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    return every if "inputs" in rows or {"asserts", "setup", "names"} <= set(rows) else [*map(program_row, every)]
 
 
 def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
@@ -261,10 +268,9 @@ def defines_function(
     It looks for a line that begins with `def name` and runs nothing; code that is no Python can earn it. (To parse a
     hostile program in the process of the trainer could crash it.)
     """
-    rows = zip(texts(completions), column(columns, "asserts"), column(columns, "names"), strict=True)
     found = []
-    for text, asserts, names in rows:
-        called, code = called_name(asserts, names), extract_code(text, tags[-1])
+    for text, row in zip(texts(completions), _rows(columns), strict=True):
+        called, code = called_name(row["asserts"], row["names"]), extract_code(text, tags[-1])
         definition = rf"^(?:async +)?(?:def|class) +{re.escape(called)}\b"
         found.append(float(bool(called and code and re.search(definition, code, re.MULTILINE))))
     return found

@@ -11,6 +11,8 @@ from grpo_utils.runs import Recipe, UserError, nearest
 Completion = str | list[dict[str, Any]]
 TAGS = ("thought", "answer")  # the sections of a completion, unless the recipe names others
 
+TRAINERS = {"prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}  # not columns
+
 Pay = float | tuple[float, float]
 NOTHING: Mapping[str, Pay] = dict.fromkeys(("empty", "echo", "format_only", "wrong", "truncated"), 0.0)
 """What most rewards pay for completions that earn nothing; the kinds are those of `audit`."""
@@ -163,6 +165,14 @@ def _text(said: Any) -> str:
 def column(columns: Mapping[str, Any], name: str) -> Sequence[Any]:
     """Returns the values of a column that a reward needs, one per completion; a UserError says that there is none."""
     if name not in columns:
-        there = ", ".join(sorted(columns)) or "none"
-        raise UserError(f"A reward of this recipe needs the column {name!r}, and the data set has {there}.")
+        raise missing_column(f"`{name}`", columns)
     return columns[name]
+
+
+def missing_column(needed: str, columns: Mapping[str, Any]) -> UserError:
+    """Returns the error that says what a reward needs of a data set, and which columns that has."""
+    there = ", ".join(sorted(set(columns) - TRAINERS)) or "none"
+    return UserError(
+        f"A reward of this training needs the column {needed}, and the data set has {there}: rename a column, or take "
+        "all that rewards read from `grpo_utils.tasks.columns`."
+    )

@@ -8,7 +8,7 @@ evaluation need not ask which kind they have.
 import importlib
 import pkgutil
 
-from .code import CodeTask, called_name, check_of, showable, shown_tests
+from .code import CodeTask, called_name, check_of, program_row, showable, shown_tests
 from .loading import (
     HUB,
     SPLITS,

@@ -5,6 +5,7 @@ Both hold for scripts too (see `scripts`).
 """
 
 import ast
+import builtins
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -95,8 +96,7 @@ class CodeTask(ProgramTask):
         row = {"text": row.get("prompt"), **row}  # the sanitized half of MBPP has other names
         require(row, {"text": str, "code": str, "test_list": list}, optional, where)
         tests = {key: _split(row.get(key, []), where) for key in ("test_list", "challenge_test_list")}
-        setup = [*map(str, row.get("test_imports", [])), row.get("test_setup_code", "")]
-        row = {**row, **tests, "test_setup_code": "\n".join(filter(None, setup))}
+        row = {**row, **tests, "test_setup_code": _setup(row)}
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
         if not task.test_list or not any(asserts_of(test) != [] for test in task.asserts):
             raise DataError(f"{where}: there are no tests; give at least one assert in test_list.")
@@ -120,8 +120,7 @@ class CodeTask(ProgramTask):
     @property
     def function_names(self) -> list[str]:
         """The functions and classes that the reference defines: the names that belong to a candidate."""
-        kinds = (ast.FunctionDef, ast.ClassDef)
-        return [node.name for node in ast.parse(self.code).body if isinstance(node, kinds)]
+        return _defined(self.code)
 
     @property
     def function_name(self) -> str:
@@ -186,6 +185,44 @@ def check_of(answer: str, row: Mapping[str, Any]) -> Check | Script:
     prelude = row.get("prelude") or ""
     joint = "" if prelude.endswith("\n") or not prelude else "\n"
     return Check(f"{prelude}{joint}{answer}", tuple(row["asserts"]), tuple(row["names"]), row["setup"])
+
+
+def program_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns that `check_of` reads of a row of MBPP, or of one that has only some of them.
+
+    Args:
+        row: MBPP's `test_list`, and if they are there its `challenge_test_list`, `test_setup_code`, `test_imports` and
+            `code`, or a task's own `asserts` and `setup`. Without `code`, the names that the tests call belong to a
+            program.
+
+    Example:
+        >>> row = program_row({"test_list": ["assert abs(inc(-2)) == 1"]})
+        >>> row["asserts"], row["setup"], row["names"]
+        (['assert abs(inc(-2)) == 1'], '', ['inc'])
+    """
+    shown = row["asserts"] if "asserts" in row else _split(row["test_list"], "a row of the data set")
+    asserts = [*shown, *_split(row.get("challenge_test_list") or [], "a row of the data set")]
+    setup = row["setup"] if "setup" in row else _setup(row)
+    names = _defined(row["code"]) if row.get("code") else _called(asserts, setup)
+    return {"names": names, **row, "asserts": asserts, "setup": setup, "showable": showable(shown)}
+
+
+def _setup(row: Mapping[str, Any]) -> str:
+    return "\n".join(filter(None, [*map(str, row.get("test_imports") or []), row.get("test_setup_code")]))
+
+
+def _defined(code: str) -> list[str]:
+    return [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def _called(asserts: Sequence[str], setup: str) -> list[str]:
+    """The names that tests call and nobody else defines: neither Python, nor the setup, nor a test."""
+    nodes = list(ast.walk(ast.parse("\n".join([setup, *asserts]))))
+    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {name.split(".")[0] for one in nodes if isinstance(one, ast.alias) for name in (one.asname or one.name,)}
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {*dir(builtins)}
+    calls = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return [name for name in dict.fromkeys(calls) if name not in own]
 
 
 def shown_tests(counts: Sequence[int], visible_asserts: int) -> tuple[int, int]:

@@ -40,9 +40,11 @@ def read(path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 def test_a_lock_pins_every_direct_dependency_as_pyproject_does(path):
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["dev"], *extras["gpu" if path in GPU_LOCKS else "cpu"]]
+    wanted = [*extras["train"], *extras["dev"], *extras["gpu" if path in GPU_LOCKS else "cpu"]]
     locked = read(path)
     assert {name: locked.get(name) for name in pins(wanted)} == pins(wanted)
+    for one in map(Requirement, PROJECT["dependencies"]):
+        assert locked[canonicalize_name(one.name)] in one.specifier, one
 
 
 def test_the_site_s_lock_stands_beside_that_of_the_cpu_profile():

@@ -120,7 +120,7 @@ def test_a_reward_on_the_wrong_column_is_caught(planted):
     assert report_on({"wrong_column"}, examples).failures[0] == (
         "'wrong_column' must pay 1 for gold completions and pays 0 for 3 of 3, first for train 0, '6 * 7?'."
     )
-    with pytest.raises(UserError, match="needs the column 'asserts', and the data set has"):
+    with pytest.raises(UserError, match=r"the column `asserts`, MBPP's `test_list`, .* and the data set has answer"):
         report_on({"tests"}, examples)
 
 

@@ -113,7 +113,7 @@ def test_a_program_runs_once_however_often_it_comes_and_however_many_rewards_gra
 
 @pytest.mark.parametrize("name", ["hard_correctness", "soft_correctness", "numeric"])
 def test_a_missing_column_is_named(name):
-    with pytest.raises(UserError, match="needs the column 'answer', and the data set has gold"):
+    with pytest.raises(UserError, match="needs the column `answer`, and the data set has gold:"):
         REGISTRY[name].function(["<answer>42</answer>"], gold=["42"])
 
 

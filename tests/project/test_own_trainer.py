@@ -1,0 +1,108 @@
+"""docs/sandbox.md: rewards and sandbox in somebody else's trainer, and in an environment without torch."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+from grpo_utils import rewards, runs
+
+BLOCKS = re.findall(
+    r"^```python\n(.*?)```", (runs.ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8"), flags=re.M | re.S
+)
+LIGHT = ("pydantic", "pydantic-core", "pyyaml", "annotated-types", "typing-extensions", "typing-inspection")
+TRY = """
+import sys, time
+began = time.perf_counter()
+from grpo_utils import rewards
+print(time.perf_counter() - began)
+from grpo_utils.sandbox import Sandbox
+if __name__ == "__main__":
+    print(rewards.tests(["<answer>def inc(n): return n + 1</answer>"], test_list=[["assert inc(1) == 2"]]))
+    print(sorted({"torch", "trl", "pandas", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_rewards_and_sandbox_need_two_packages_and_half_a_second(tmp_path):
+    """An environment that has them, and what they need in turn, and nothing else."""
+    for name in LIGHT:
+        for file in importlib.metadata.files(name) or ():
+            top = tmp_path / file.parts[0]
+            if file.parts[0] not in ("..", "__pycache__") and not top.exists():
+                top.symlink_to(
+                    Path(str(file.locate())).parents[len(file.parts) - 2] if len(file.parts) > 1 else file.locate()
+                )
+    (tmp_path / "grpo_utils").symlink_to(runs.ROOT / "grpo_utils")
+    (tmp_path / "try.py").write_text(TRY)
+    done = [
+        subprocess.run([sys.executable, "-S", "try.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    ]
+    assert done[-1].returncode == 0, done[-1].stderr
+    seconds, paid, heavy = done[-1].stdout.splitlines()
+    assert (paid, heavy) == ("[1.0]", "[]")
+    assert float(seconds) < 2  # 0.25 on an idle core
+
+
+def test_the_script_for_stock_trl_trains(monkeypatch, tmp_path, tiny_model):
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    monkeypatch.chdir(tmp_path)
+    rows = datasets.Dataset.from_json(str(runs.ROOT / "data" / "starter" / "train.jsonl"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: rows.select(range(4)))
+    script = BLOCKS[0].replace("Qwen/Qwen2.5-0.5B-Instruct", str(tiny_model))
+    small = "max_steps=1, num_generations=2, per_device_train_batch_size=2, report_to='none', use_cpu=True, bf16=False"
+    script = script.replace("max_completion_length=256", f"max_completion_length=8, {small}")
+    exec(script, names := {"__name__": "mine"})
+    assert isinstance(names["trainer"], GRPOTrainer)
+    (entry,) = [one for one in names["trainer"].state.log_history if "reward" in one]
+    assert {"rewards/tests/mean", "rewards/strict_format/mean"} <= set(entry)
+
+
+def test_other_tags_are_a_setting_and_gsm8k_s_answer_is_read_as_it_is():
+    exec(BLOCKS[1], names := {"rewards": rewards})
+    text = "<reasoning>48 + 24</reasoning>\n<answer>72</answer>"
+    paid = [reward([text], answer=["48+24 = <<48+24=72>>72 clips.\n#### 72"]) for reward in names["reward_funcs"]]
+    assert (paid, names["weights"]) == ([[1.0], [1.0]], [1.0, 0.25])
+
+
+def test_mbpp_s_own_columns_are_as_good_as_a_task_s():
+    row = {
+        "test_list": ["assert math.isclose(half(3), 1.5)", "assert Pair(1).x == 1"],
+        "test_setup_code": "import math",
+        "challenge_test_list": ["assert half(0) == 0"],
+    }
+    right = "class Pair:\n    def __init__(self, x): self.x = x\n\ndef half(n): return n / 2"
+    texts = [f"<answer>{code}</answer>" for code in (right, right.replace("n / 2", "1.5"))]
+    columns = {name: [value] * 2 for name, value in row.items()}
+    paid = {name: getattr(rewards, name)(texts, **columns) for name in ("tests", "tests_graded", "visible_tests")}
+    assert paid == {"tests": [1.0, 0.0], "tests_graded": [1.0, 2 / 3], "visible_tests": [1.0, 1.0]}
+    assert rewards.defines_function(texts, **columns) == [1.0, 1.0]
+    with_code = columns | {"code": [right] * 2}
+    assert rewards.tests(texts, **with_code) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "columns", "message"),
+    [
+        (
+            "tests",
+            {"question": ["?"]},
+            "`asserts`, MBPP's `test_list`, or `inputs` and `outputs`, and the data set has question:",
+        ),
+        ("tests", {"inputs": [["1"]]}, "`outputs`, and the data set has inputs:"),
+        (
+            "hard_correctness",
+            {"gold": ["1"], "prompts": ["?"], "trainer_state": None},
+            "`answer`, and the data set has gold:",
+        ),
+        ("correct", {"test_list": [[]]}, "`task`, and the data set has test_list: .*from `grpo_utils.tasks.columns`"),
+    ],
+)
+def test_what_a_reward_lacks_is_said_in_one_sentence_without_the_trainer_s_own_names(reward, columns, message):
+    with pytest.raises(runs.UserError, match=message):
+        getattr(rewards, reward)(["<answer>1</answer>"], **columns)
