@@ -3,6 +3,7 @@
 Each command loads what it needs when it is called: a mistake in a recipe or in data is told before torch is read.
 """
 
+import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -37,6 +38,71 @@ Imports = Annotated[
 RunName = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Folder in outputs/; default: the recipe's.")
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("grpo-utils"))
+        raise typer.Exit
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
+
+@app.command()
+def check(
+    recipe: RecipeName = None,
+    settings: Settings = [],  # noqa: B006
+    imports: Imports = [],  # noqa: B006
+) -> None:
+    """Check a recipe before anything runs, its arguments, data and rewards: grpo check --recipe mine.yaml"""
+    _, chosen = _recipe(recipe, settings, None, imports, reads_data=True)
+    from grpo_utils import policy, tasks, training
+    from grpo_utils.rewards import audit
+
+    training.check_before_start(chosen)
+    splits = {split: tasks.load_judged(chosen, split) for split in tasks.SPLITS}
+    print("tasks:", ", ".join(f"{len(batch)} {split}" for split, batch in splits.items()))
+    report = audit.audit_recipe(chosen, splits, policy.load_tokenizer(chosen.model).encode)
+    print("what the rewards pay, on average:", report.table.round(3).to_string(), *report.notes, sep="\n")
+    report.require()
+    print(f"recipe {chosen.name} can run: its arguments fit what is installed, and its rewards keep their promises")
+
+
+@app.command("list")
+def list_all() -> None:
+    """List runs with how far they are, recipes and rewards."""
+    from grpo_utils.show import overview
+
+    print(*overview.list_all(), sep="\n")
+
+
+@app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="RUN[:POLICY]")],
+    after: Annotated[str, typer.Argument(metavar="RUN[:POLICY]")],
+    split: Annotated[Split, typer.Option(help="On which tasks.")] = "test",
+) -> None:
+    """Compare two runs, or two policies of one, paired by task: grpo compare cpu-code:warm-start cpu-code"""
+    from grpo_utils import evaluation
+    from grpo_utils.show import overview, plots
+
+    found = overview.compare_runs(before, after, split)
+    p_values = evaluation.holm([change.p_value for *_, change in found.values()])
+    print(f"{after} - {before} on {split}, in points with 95 % intervals, decided by Holm's rule")
+    for (score, (old, new, change)), p_value in zip(found.items(), p_values, strict=True):
+        word = evaluation.verdict(change.value, p_value)
+        print(f"{score:<17} {100 * old:5.1f} to {100 * new:5.1f}: {change.in_points()}, {word} (p {p_value:.2g})")
+    figure = plots.differences({f"{after} - {before}": {one: row[2] for one, row in found.items()}}, "points of pass@1")
+    path = runs.outputs_folder() / f"{before}-{after}-{split}.png".replace(":", "-")
+    figure.savefig(path)
+    print(path)
 
 
 @app.command()

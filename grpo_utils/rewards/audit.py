@@ -19,12 +19,12 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_utils.runs import Prompt, UserError
+from grpo_utils.runs import Prompt, Recipe, UserError
 from grpo_utils.sandbox import Verdict, shared
 from grpo_utils.tasks import Task
 
 from .code import has_programs, verdicts
-from .registry import Reward, registered
+from .registry import Reward, recipe_rewards, registered
 
 KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
 PADDING = "Let me think about that again. " * 100
@@ -133,6 +133,23 @@ def audit_rewards(
             failures += _broken_promises(name, scores[name], kinds, examples, golds)
     table = scores.groupby(kinds).mean().loc[list(KINDS)]
     return Audit(table, failures + (_cancelled(table) if kept.any() else []), notes)
+
+
+def audit_recipe(
+    recipe: Recipe, splits: Mapping[str, Sequence[Task]], encode: Callable[[str], Sequence[int]] = str.encode
+) -> Audit:
+    """Audits the rewards of a recipe on tasks of its splits; see `audit_rewards`."""
+    functions, weights = recipe_rewards(recipe)
+    return audit_rewards(
+        functions,
+        [one for split, batch in splits.items() for one in audit_examples(batch, recipe.prompt, split)],
+        recipe.prompt.tags,
+        weights=weights,
+        max_completion_length=recipe.grpo["max_completion_length"],
+        encode=encode,
+        candidate_may_decide=recipe.dataset.candidate_may_decide,
+        timeout=recipe.dataset.timeout,
+    )
 
 
 def _apart(

@@ -22,7 +22,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from grpo_utils import evaluation, runs
-from grpo_utils.evaluation import Interval, rate
+from grpo_utils.evaluation import Difference, Interval, rate
 from grpo_utils.runs import Recipe
 
 # Found by a search: each colour has a contrast of 3 to a white and to a dark page, and any two stay apart for eyes with
@@ -166,6 +166,23 @@ def pass_at_k(curves: dict[str, dict[int, Interval]], tasks: str) -> Figure:
     axis.set(xlabel="k: completions tried for a task", ylabel="pass@k (share of tasks)", ylim=(0, 1))
     axis.set_title(f"pass@k on {tasks}, bands are 95 % intervals")
     axis.legend()
+    return figure
+
+
+def differences(panels: dict[str, dict[str, Difference]], xlabel: str) -> Figure:
+    """Draws differences as points with their 95 % intervals, a panel for each title; one that leaves 0 out is blue."""
+    use_style()
+    tallest = max(len(rows) for rows in panels.values())
+    size = (5.5 * len(panels), 1.0 + 0.4 * tallest)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
+        for place, change in enumerate(rows.values()):
+            colour = GREY if change.low <= 0 <= change.high else BLUE
+            reach = [[100 * side[0]] for side in _reach([change])]
+            axis.errorbar(100 * change.value, -place, xerr=reach, fmt="o", color=colour)
+        axis.axvline(0, color=INK, linewidth=1)
+        axis.set_yticks([-place for place in range(len(rows))], list(rows))
+        axis.set(title=title, xlabel=xlabel, ylim=(0.6 - tallest, 0.6))
     return figure
 
 

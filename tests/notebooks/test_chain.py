@@ -1,6 +1,7 @@
 """The chain as a reader starts it, at smoke size: it runs, skips what is done, and goes on when it was killed."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grpo_utils import runs
+from grpo_utils import rewards, runs
 from grpo_utils.__main__ import main
 from grpo_utils.runs import ROOT
 
@@ -66,6 +67,45 @@ def test_notebooks_that_nobody_watches_hold_lines_of_text_and_pages_without_widg
     assert "This page includes" in evaluation
     assert "jupyter.widget-view" not in training + evaluation
     assert (folder / "rollouts.html").is_file()
+
+
+def said(monkeypatch, capsys, outputs: Path, *arguments: str) -> list[str]:
+    """What a command that succeeds prints, in this process."""
+    monkeypatch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
+    monkeypatch.setattr(sys, "argv", ["grpo", *arguments])
+    main()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_list_has_the_run_with_its_headline_all_recipes_and_all_rewards(chain, monkeypatch, capsys):
+    lines = said(monkeypatch, capsys, chain[0].parent, "list")
+    assert re.match(
+        r"  smoke-code +checkpoint-2; test, strict, greedy: base [\d.]+ %, .*checkpoint-\d [\d.]+ %$", lines[1]
+    )
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert listed >= {"smoke-code", *runs.recipe_files(), *rewards.REGISTRY}
+    assert max(map(len, lines)) <= 127
+
+
+def test_two_policies_are_compared_task_by_task_as_results_md_has_them(chain, monkeypatch, capsys):
+    lines = said(monkeypatch, capsys, chain[0].parent, "compare", "smoke-code:warm-start", "smoke-code")
+    table = (chain[0] / "results.md").read_text()
+    for line in lines[1:5]:
+        found = re.match(r"(\w+), (\w+) +([\d.]+) to +([\d.]+): ([+-]\S+ \[.*\]), ", line)
+        assert found
+        score, kind, old, new, change = found.groups()
+        assert f"| GRPO | {score}, {kind} | {old}% | {new}% | {change} |" in table
+    assert Path(lines[-1]).read_bytes().startswith(b"\x89PNG")
+    Path(lines[-1]).unlink()
+    (same, *_) = said(monkeypatch, capsys, chain[0].parent, "compare", "smoke-code", "smoke-code")[1:]
+    assert "+0.0 [" in same
+
+
+def test_a_recipe_is_checked_without_a_run(monkeypatch, capsys, tmp_path):
+    lines = said(monkeypatch, capsys, tmp_path, "check", "--recipe", "smoke-math")
+    assert lines[0].startswith("tasks: ")
+    assert lines[-1].startswith("recipe smoke-math can run")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("number", ["01", "02", "03", "04", "05"])
@@ -159,6 +199,8 @@ def sentence_of(monkeypatch, capsys) -> Iterator[Callable[..., str]]:
             "run notebook 04_grpo_training first",
         ),
         ("figures", ["--recipe", "smoke-code"], "There is no run 'smoke-code'"),
+        ("compare", ["smoke-code", "nope"], "There is no run 'smoke-code'"),
+        ("check", ["--recipe", "smoke-math", "--set", "rewards={truncated: 1}"], "give a reward for right answers"),
         ("verify", ["--recipe", "smoke-code"], "There is no run 'smoke-code'"),
         ("train", ["--recipe", "smoke-code", "--set", "dataset.name=mine"], "There is no data set 'mine'"),
         ("train", ["--recipe", "smoke-code", "--set", "model.name=embedded:x"], "There is no embedded model"),
