@@ -38,6 +38,7 @@ ALL_LAYERS = {"lora.target_modules": SEVEN, "lora.layers_to_transform": None, "w
 GRADED = {"tests_graded": 1.0, "strict_format": 0.25}
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("four matrices in the upper half of the layers, as in the recipe", {}),
+    "80 steps": ("does it stand twice as many?", {"grpo.max_steps": 80}),
     "all layers": ("where the adapter lies decides what can be learned", ALL_LAYERS),
     "low rate": ("learning rates of 3e-4 were seen to spend the entropy early", {"grpo.learning_rate": 5e-5}),
     "high rate": ("the recipe's own, which 16 steps stand", {"grpo.learning_rate": 3e-4}),

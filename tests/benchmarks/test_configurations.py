@@ -41,7 +41,7 @@ def test_a_row_has_its_changes_with_intervals_and_the_table_names_what_was_not_r
     row |= {"groups without spread": 0.05, "date": "2026-01-01", "commit": "abc1234", "processor": "one"} | changes
     page = script.table([row])
     assert f"25.0 to 50.0: {changes['sampled']['change']}" in page
-    assert "Not run yet: all layers" in page
+    assert "Not run yet: 80 steps, all layers" in page
 
 
 def test_a_run_begins_with_the_warm_start_of_another_and_its_records_wherever_it_was_killed(

@@ -118,7 +118,7 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
     names = ("code-placement", "lists-seeds", "lists-controls", "lists-again")
-    tried = (RESULTS / "lists-tried.md").read_text(encoding="utf-8")
+    tried = "".join((RESULTS / f"{name}.md").read_text(encoding="utf-8") for name in ("lists-tried", "configurations"))
     others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in names]
     printed = "".join([thoughts, tried, *PRINTED, *others])
     known += [tuple(map(float, numbers)) for numbers in re.findall(INTERVAL, printed)]
