@@ -1,13 +1,15 @@
 """A data set -> tasks, and a task -> the prompt that puts it to a policy.
 
-There are three kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
-what it prints) and `maths` (a word problem, judged by a number). All answer the same questions, so rewards, audit and
+There are four kinds of task: `code` (a function to write, judged by asserts), `scripts` (a whole program, judged by
+what it prints), `maths` (a word problem, judged by a number) and `answers` (a letter of several choices, or a short
+text). All answer the same questions, so rewards, audit and
 evaluation need not ask which kind they have.
 """
 
 import importlib
 import pkgutil
 
+from .answers import AnswerTask
 from .code import CodeTask, called_name, check_of, program_row, showable, shown_tests
 from .loading import (
     HUB,

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 from grpo_utils.runs import ROOT, Dataset, Recipe, Split, nearest
 
+from .answers import AnswerTask
 from .code import CodeTask, human_eval
 from .maths import MathsTask
 from .scripts import ScriptTask
@@ -34,6 +35,8 @@ KINDS: dict[str, type[Task]] = {  # a key -> the kind of its rows; the last that
     "code": CodeTask,
     "input_output": ScriptTask,
     "inputs": ScriptTask,
+    "choices": AnswerTask,
+    "answers": AnswerTask,
 }
 EXAMPLES = 8  # training tasks that become worked examples where a data set has none
 
