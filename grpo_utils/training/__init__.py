@@ -4,6 +4,9 @@
 several processes (or one that `unsloth` patches), `survival` makes checkpoints that a kill does not hurt,
 `signal_guard` warns when the signal dies, `memory` says before all that what a GPU needs, `variants` begins trainings
 that differ from a run's own in their rewards.
+
+Advantage and loss are not here but TRL's: `GRPOTrainer._generate_and_score_completions` and `_compute_loss`. Chapter 6
+writes both out and compares.
 """
 
 from .generation import VllmServer, coupled, is_decoupled
