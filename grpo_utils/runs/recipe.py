@@ -44,7 +44,7 @@ NEEDED = {  # what others than the trainer read
         "temperature": PositiveFloat,
         "max_completion_length": PositiveInt,
     },
-    "lora": {"r": PositiveInt, "target_modules": Annotated[list[str], Field(min_length=1)]},
+    "lora": {"r": PositiveInt, "target_modules": Annotated[list[str], Field(min_length=1)] | Literal["all-linear"]},
 }
 SEEDS = 1_800_000_000  # numpy takes 32 bits, and 64 hold the seed of a completion, ten thousand million times as large
 

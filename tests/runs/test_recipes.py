@@ -10,10 +10,11 @@ from peft import LoraConfig
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.sft_config import SFTConfig
 
-from grpo_utils import rewards, runs, training
+from grpo_utils import policy, rewards, runs, training
 from grpo_utils.__main__ import app
 from grpo_utils.runs import RecipeError, UserError, commands, core_yaml
 from grpo_utils.tasks import DataError
+from grpo_utils.training import memory
 
 BLOCKS = {"grpo": GRPOConfig, "warm_start": SFTConfig, "lora": LoraConfig}
 SECTIONS = {
@@ -90,7 +91,7 @@ def test_the_resolved_recipe_reads_back_to_an_equal_one(name, tmp_path):
         ({"grpo.temperature": 0}, r"grpo.temperature is wrong: .* greater than 0, not 0"),
         ({"grpo.num_generations": 0}, r"grpo.num_generations is wrong: .* greater than or equal to 2, not 0"),
         ({"lora.r": 0}, r"lora.r is wrong: .* greater than 0, not 0"),
-        ({"lora.target_modules": "all-linear"}, r"lora.target_modules is wrong: .* a valid list, not 'all-linear'"),
+        ({"lora.target_modules": "all"}, r"lora.target_modules is wrong: .* a valid list or 'all-linear', not 'all'"),
         ({"lora.target_modules": []}, r"lora.target_modules is wrong: list should have at least 1 item"),
         ({"seed": -1}, r"Key 'seed' in .* is wrong: .* greater than or equal to 0, not -1"),
         ({"seed": 2**32}, r"Key 'seed' in .* is wrong: .* less than"),
@@ -333,6 +334,14 @@ def test_a_filter_that_leaves_fewer_tasks_than_a_step_takes_is_told_before_train
 def test_what_the_model_or_the_machine_lacks_is_told_before_the_first_notebook(overrides, message):
     with pytest.raises(UserError, match=message):
         training.check_before_start(runs.load_recipe("smoke-code", overrides))
+
+
+def test_all_linear_matrices_are_named_in_one_word():
+    every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    block = {"lora.layers_to_transform": None}
+    recipes = [runs.load_recipe("smoke-code", block | {"lora.target_modules": one}) for one in ("all-linear", every)]
+    one, other = (memory.count_parameters(policy.load_model_config(recipe.model), recipe.lora) for recipe in recipes)
+    assert one == other
 
 
 @pytest.mark.parametrize("text", ["grpo.learning_rate='5e-4'", "dataset.limits.train=1", "lora.target_modules=[qproj]"])
