@@ -171,6 +171,18 @@ def train(
     training.train(chosen, where, on_log=Panel())
 
 
+@app.command()
+def extend(
+    run: Annotated[str, typer.Argument(help="Its name in outputs/.")],
+    steps: Annotated[int, typer.Argument(help="How many it shall have in all.")],
+) -> None:
+    """Train a finished run further, and go on as if it had always been that long: grpo extend cpu-code 32"""
+    _, chosen = _recipe(None, [], run)
+    runs.extend_run(chosen, steps)
+    train(run=run)
+    print(f"To measure it: grpo reproduce --run {run}")
+
+
 def _import_unsloth() -> None:
     """Imports Unsloth before TRL, transformers and PEFT, which it patches as they load."""
     if importlib.util.find_spec("unsloth") is None:
@@ -375,7 +387,7 @@ def _recipe(
 def main() -> None:
     """The console script. Every line is written as it comes, so that a log can be watched."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    commands.run_command(_call, trains=sys.argv[1:2] in (["reproduce"], ["train"]))
+    commands.run_command(_call, trains=sys.argv[1:2] in (["reproduce"], ["train"], ["extend"]))
 
 
 def _call() -> None:

@@ -21,6 +21,7 @@ from .folder import (
     drop_damaged,
     drop_extra,
     existing_run,
+    extend_run,
     hold_lock,
     is_main_process,
     lock_descriptors,

@@ -89,6 +89,27 @@ def existing_run(recipe: Recipe) -> Path:
     return run
 
 
+def extend_run(recipe: Recipe, steps: int) -> Recipe:
+    """Gives a run a recipe with more steps of GRPO, and returns it: training then goes on from the last checkpoint.
+
+    Raises:
+        RunError: the run has as many steps, or a learning rate that depends on their number: with more of them the
+            first ones would have been others.
+    """
+    run, grpo = existing_run(recipe), recipe.grpo
+    if steps <= grpo["max_steps"]:
+        raise RunError(f"{run} has {grpo['max_steps']} steps: to go on, name a larger number than {steps}.")
+    schedule, warmup = str(grpo.get("lr_scheduler_type", "linear")), grpo.get("warmup_steps", 0)
+    if not schedule.startswith("constant") or grpo.get("warmup_ratio") or 0 < warmup < 1:
+        raise RunError(
+            f"The learning rate of {run} follows {schedule} over all its steps, so that with more of them the first "
+            "would have been others: train anew under another name (--set grpo.max_steps=... --run NAME)."
+        )
+    longer = recipe.model_copy(update={"grpo": {**grpo, "max_steps": steps}})
+    write_file(run / "recipe.yaml", longer.to_yaml())
+    return longer
+
+
 def _unwritable(run: Path, error: OSError) -> RunError:
     return RunError(
         f"{run} cannot be written ({error.strerror}): make it writable or name another folder in GRPO_OUTPUTS_DIR."

@@ -164,7 +164,7 @@ def test_readme_and_guides_have_commands_and_examples():
 
 
 COMMANDS = [line for line in LINES if line[:1] == ["grpo"]]
-ON_A_CHECKPOINT = {"evaluate", "export", "figures", "memory", "rollouts"}
+ON_A_CHECKPOINT = {"check", "compare", "evaluate", "export", "extend", "figures", "list", "memory", "rollouts"}
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line[1] in ON_A_CHECKPOINT], ids=" ".join)

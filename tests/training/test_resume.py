@@ -87,6 +87,39 @@ def test_resumed_is_undisturbed(beta, warm, iterations, load):
         assert divergence[-1] > 0.0
 
 
+def test_a_run_that_is_made_longer_takes_the_steps_that_it_would_have_taken(load, monkeypatch):
+    long = load(True, max_steps=4, save_steps=2)
+    undisturbed = runs.start_run(long)
+    training.train(long, undisturbed)
+    short = load(True, max_steps=2, save_steps=2).model_copy(update={"name": "short"})
+    run = runs.start_run(short)
+    training.train(short, run)
+    longer = runs.extend_run(short, 4)
+    assert runs.existing_run(longer) == run
+    training.train(longer, run)
+    steps = [[entry for entry in log(folder) if "reward" in entry] for folder in (undisturbed, run)]
+    assert len(steps[0]) == 4
+    assert steps[0] == steps[1]
+    expected, found = weights(undisturbed)["checkpoint-4"], weights(run)["checkpoint-4"]
+    assert all(torch.equal(tensor, found[key]) for key, tensor in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("grpo", "steps", "message"),
+    [
+        ({}, 2, "has 2 steps: to go on, name a larger number than 2"),
+        ({"lr_scheduler_type": "linear"}, 4, "follows linear over all its steps"),
+        ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1}, 4, "would have been others"),
+    ],
+)
+def test_a_run_is_not_made_longer_where_its_first_steps_would_have_been_others(load, grpo, steps, message):
+    recipe = load(max_steps=2, **grpo)
+    run = runs.start_run(recipe)
+    with pytest.raises(runs.RunError, match=message):
+        runs.extend_run(recipe, steps)
+    assert runs.existing_run(recipe) == run
+
+
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
