@@ -9,7 +9,7 @@ Advantage and loss are not here but TRL's: `GRPOTrainer._generate_and_score_comp
 writes both out and compares.
 """
 
-from .generation import VllmServer, coupled, is_decoupled
+from .generation import coupled
 from .grpo import (
     TrainingLog,
     check_arguments,

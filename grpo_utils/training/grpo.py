@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +32,7 @@ from grpo_utils.runs import LogEntry, Recipe, RecipeError, nearest
 from grpo_utils.tasks import Task
 
 from .checks import blaming, check_block, check_enough, check_heeded, check_schedule
-from .generation import VllmServer, coupled, is_decoupled
+from .generation import coupled
 from .launch import as_one_process, launch_command, run_launched
 from .memory import count_parameters, warn_if_short
 from .shared_prompts import SharedPromptTrainer
@@ -84,7 +84,8 @@ def check_before_start(recipe: Recipe) -> None:
         UserError: a RecipeError, as `check_arguments`, or what is missing on this machine: tasks, a model, vLLM.
     """
     check_arguments(recipe)
-    is_decoupled(recipe)
+    if recipe.grpo.get("use_vllm") and recipe.without_gpu is None and not torch.cuda.is_available():
+        raise RecipeError(f"grpo.use_vllm of recipe {recipe.name!r} needs a GPU; on a CPU see examples/decoupled.")
     with blaming(recipe, "grpo"):
         Trainer.get_optimizer_cls_and_kwargs(grpo_config(as_one_process(recipe), Path("unused")))
     tasks.check_data(recipe)
@@ -270,7 +271,12 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
 
 
 @runs.writes_alone
-def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda entry: None) -> list[Path]:
+def train(
+    recipe: Recipe,
+    run: Path,
+    on_log: Callable[[LogEntry], None] = lambda entry: None,
+    beside: Callable[[GRPOTrainer], AbstractContextManager[Any]] = nullcontext,
+) -> list[Path]:
     """Trains the recipe's policy with GRPO, from its last complete checkpoint, its warm start, or a fresh adapter.
 
     Where the recipe asks for several processes or for Unsloth, they are started here, and print their own log.
@@ -280,6 +286,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
         run: folder of the run, from `runs.start_run`.
         on_log: called with every log entry, once per `logging_steps`, when this process trains; where it goes on from a
             checkpoint, first with the entries of the steps before. See `show.panel.Panel`.
+        beside: trainer -> what is open while it trains, such as a server that generates (`examples/decoupled`).
 
     Returns:
         The folders of all checkpoints (LoRA adapters), in the order of their steps.
@@ -296,7 +303,6 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     main = runs.is_main_process()  # of several processes this one alone removes files
 
     # 2. from where? All processes go on from the same checkpoint
-    decoupled = is_decoupled(recipe)
     if main:
         runs.drop_damaged(run)
     PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
@@ -308,7 +314,6 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
     # 3. configuration, policy and rewards
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental; the pinned version has it
     config = grpo_config(recipe, run)  # before the model: DeepSpeed divides the weights while they are loaded
-    config.use_vllm = config.use_vllm and not decoupled  # else TRL makes its own client, which needs a GPU
     warn_if_short(recipe)
     unsloth = recipe.model.engine == "unsloth"
     base = load_unsloth(recipe) if unsloth else policy.load_policy(recipe)
@@ -336,7 +341,7 @@ def train(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = lambda
 
     # 5. the training, and what a signal leaves of it
     try:
-        with VllmServer(recipe, run / "vllm.log", trainer) if decoupled else nullcontext():
+        with beside(trainer):
             trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     finally:
         stop.restore()

@@ -70,7 +70,7 @@ def test_the_conda_environment_installs_the_lock_of_its_own_python():
 
 def test_the_guide_to_vllm_on_the_cpu_installs_the_torch_of_its_lock():
     """Another one would be replaced by the next command, with a build that needs CUDA."""
-    said = re.findall(r"torch==(\S+)", (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
+    said = re.findall(r"torch==(\S+)", (ROOT / "examples" / "decoupled" / "README.md").read_text(encoding="utf-8"))
     assert said == [read(ROOT / "requirements" / "cpu-vllm.lock")["torch"]]
 
 

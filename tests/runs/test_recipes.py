@@ -328,7 +328,7 @@ def test_a_filter_that_leaves_fewer_tasks_than_a_step_takes_is_told_before_train
         ({"lora.target_modules": ["qproj"]}, r"lora block .* Target modules \{'qproj'\} not found in the base model"),
         ({"lora.layers_to_transform": [99]}, r"lora block .* not found in the base model"),
         ({"grpo.optim": "paged_adamw_8bit"}, r"grpo block .* install `bitsandbytes`"),
-        ({"grpo.use_vllm": True, "grpo.vllm_mode": "server"}, r"vLLM's CPU build, which is not installed"),
+        ({"grpo.use_vllm": True}, r"grpo.use_vllm of recipe .* needs a GPU; on a CPU see examples/decoupled"),
     ],
 )
 def test_what_the_model_or_the_machine_lacks_is_told_before_the_first_notebook(overrides, message):

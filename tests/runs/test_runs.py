@@ -226,7 +226,7 @@ def test_the_processor_is_named_with_what_decides_how_sums_round(written, said, 
 def test_a_run_and_every_benchmark_that_runs_a_model_or_the_sandbox_name_the_processor():
     run = runs.start_run(SMOKE)
     assert runs.read_json(run / "environment.json")["processor"] == runs.processor()
-    for name in ("decoupled", "evaluation", "generation", "prompts", "sandbox", "seconds", "seeds", "training"):
+    for name in ("evaluation", "generation", "prompts", "sandbox", "seconds", "seeds", "training"):
         assert "processor()" in (runs.ROOT / "benchmarks" / f"{name}.py").read_text(), name
 
 

@@ -79,8 +79,16 @@ def test_what_is_decided_holds(block, kind):
         ("cpu-code", {"grpo.use_bias_correction_kl": False, "grpo.beta": 0.1}, None),
         ("cpu-code", {"warm_start.num_train_epochs": 1.0}, r"warm_start.num_train_epochs needs max_steps: -1"),
         ("cpu-code", {"warm_start.num_train_epochs": 1.0, "warm_start.max_steps": -1}, None),
-        ("cpu-vllm", {"grpo.vllm_server_port": 8001}, r"vllm_server_port needs vllm_mode: server and a GPU"),
-        ("cpu-vllm", {"grpo.vllm_gpu_memory_utilization": 0.5}, r"needs vllm_mode: colocate"),
+        (
+            "cpu-code",
+            {"grpo.use_vllm": True, "grpo.vllm_mode": "server", "grpo.vllm_server_port": 8001},
+            r"vllm_server_port needs vllm_mode: server and a GPU",
+        ),
+        (
+            "cpu-code",
+            {"grpo.use_vllm": True, "grpo.vllm_mode": "server", "grpo.vllm_gpu_memory_utilization": 0.5},
+            r"needs vllm_mode: colocate",
+        ),
         ("llama3-8b-mbpp-multi-gpu", {"grpo.vllm_server_port": 8001}, None),
         ("cpu-code", {"lora.modules_to_save": ["lm_head"]}, r"modules_to_save .* lora.target_modules names"),
         ("cpu-code", {"lora.lora_bias": True}, r"lora_bias .* lora.target_modules names"),

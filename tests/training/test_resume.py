@@ -207,11 +207,14 @@ def test_every_completion_of_a_step_has_a_seed_of_its_own():
     for step in (0, 0, 0, 1, 1):
         for one in both:
             one.state.global_step = step
-            drawn += training.generation._seeds(one, 4)
+            drawn += training.generation.completion_seeds(one, 4)
     assert len(set(drawn)) == len(drawn) == 5 * 2 * 4
     again = trainer(0)  # in a new process, from the checkpoint of step 1
     again.state.global_step = 1
-    assert training.generation._seeds(again, 4) + training.generation._seeds(again, 4) == drawn[24:28] + drawn[32:36]
+    assert (
+        training.generation.completion_seeds(again, 4) + training.generation.completion_seeds(again, 4)
+        == drawn[24:28] + drawn[32:36]
+    )
 
 
 def test_a_folder_beside_the_checkpoints_is_the_users(tmp_path):

@@ -1,28 +1,30 @@
-"""Does a vLLM server beside the trainer give the same learning, and how fast? `python benchmarks/decoupled.py`
+"""Does a vLLM server beside the trainer give the same learning, and how fast? `python examples/decoupled/compare.py`
 
-Trains recipe `cpu-vllm` twice from one warm start, with generation in the trainer and with the server, and compares
+Trains recipe `cpu-code` twice from one warm start, with generation in the trainer and with the server, and compares
 them step by step: both are given the same tasks in the same order. Needs the environment of
 `requirements/cpu-vllm.lock` and the measurements of a finished `make reproduce`. Writes
 `benchmarks/results/decoupled.md`; 16 steps take about 20 minutes on two cores.
 """
 
 import argparse
+import functools
 import math
 import shutil
 import time
 from collections.abc import Callable
-from functools import wraps
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import server
 from scipy import stats
 
 from grpo_utils import runs, training
 from grpo_utils.evaluation import Interval
 from grpo_utils.runs import commands
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = runs.ROOT / "benchmarks" / "results"
 LEARNED_FROM = {"reward": "reward", "tests": "rewards/tests/mean", "strict format": "rewards/strict_format/mean"}
 GENERATING = {"seconds": 0.0}
 
@@ -30,7 +32,7 @@ GENERATING = {"seconds": 0.0}
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which adds the seconds that it takes to `GENERATING`."""
 
-    @wraps(function)
+    @functools.wraps(function)
     def measured(*args: Any) -> Any:
         began = time.perf_counter()
         try:
@@ -41,18 +43,17 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     return measured
 
 
-def trained(name: str, steps: int, use_vllm: bool, record: Path, warm_start: Path | None) -> list[dict[str, Any]]:
+def trained(name: str, steps: int, decoupled: bool, record: Path, warm_start: Path | None) -> list[dict[str, Any]]:
     """Trains one of the two from the beginning, with or without the adapter of another run; returns its log.
 
     Args:
         name: of the run.
         steps: how many.
-        use_vllm: decoupled.
+        decoupled: with the server.
         record: how often the start of GRPO solves each training task.
         warm_start: a run's folder of checkpoints, whose warm start this run takes over.
     """
-    settings = {"name": name, "grpo.max_steps": steps, "grpo.save_steps": steps, "grpo.use_vllm": use_vllm}
-    recipe = runs.load_recipe("cpu-vllm", settings)
+    recipe = runs.load_recipe("cpu-code", {"name": name, "grpo.max_steps": steps, "grpo.save_steps": steps})
     run = runs.outputs_folder() / name
     shutil.rmtree(run, ignore_errors=True)
     runs.start_run(recipe)
@@ -68,7 +69,8 @@ def trained(name: str, steps: int, use_vllm: bool, record: Path, warm_start: Pat
             GENERATING["seconds"] = 0.0
             print(f"{name} {entry['step']}: reward {entry['reward']:.3f}, {entry['step_time']:.1f} s", flush=True)
 
-    training.train(recipe, run, on_log)
+    beside = functools.partial(server.VllmServer, recipe, run / "vllm.log") if decoupled else nullcontext
+    training.train(recipe, run, on_log, beside)
     return entries
 
 
@@ -103,20 +105,21 @@ def main() -> None:
     steps = parser.parse_args().steps
     record = runs.record_path(runs.outputs_folder() / "cpu-code", runs.WARM_START, "train", 0)
     runs.need_file(record, "03_reward_design")
-    training.coupled = timed(training.coupled)
-    training.VllmServer.rollouts = timed(training.VllmServer.rollouts)
-    training.VllmServer.sync_weights = timed(training.VllmServer.sync_weights)
+    server.need_vllm()
+    training.grpo.coupled = timed(training.coupled)
+    server.VllmServer.rollouts = timed(server.VllmServer.rollouts)
+    server.VllmServer.sync_weights = timed(server.VllmServer.sync_weights)
     decoupled = trained("decoupled", steps, True, record, None)
     coupled = trained("coupled", steps, False, record, runs.outputs_folder() / "decoupled" / "checkpoints")
-    grpo = runs.load_recipe("cpu-vllm").grpo
+    grpo = runs.load_recipe("cpu-code").grpo
     error = noise(
         coupled, decoupled, completions=grpo["per_device_train_batch_size"] * grpo["gradient_accumulation_steps"]
     )
     ratios = [entry["sampling/importance_sampling_ratio/mean"] for entry in decoupled]
     lines = [
-        f"Recipe `cpu-vllm`, {steps} steps from the same warm start on the same tasks, with generation in the trainer "
+        f"Recipe `cpu-code`, {steps} steps from the same warm start on the same tasks, with generation in the trainer "
         "(coupled) and by a vLLM server on the same cores (decoupled). Differences with 95 % t intervals over steps; "
-        f"speed as the median of the steps' ratios. `python benchmarks/decoupled.py --steps {steps}`",
+        f"speed as the median of the steps' ratios. `python examples/decoupled/compare.py --steps {steps}`",
         "",
         *table(coupled, decoupled),
         "",
