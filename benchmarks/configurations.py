@@ -3,8 +3,8 @@
 Every row is one training that differs from `PLAIN` in what its name says: a warm start, the gate of chapter 3, GRPO,
 and the last checkpoint on the validation tasks, greedy and eight times at temperature 0.7. One seed each, so a row
 decides nothing alone; the test split is not read. A row is appended to
-`benchmarks/results/configurations.jsonl` when its run ends, and `configurations.md` is written from all of them. A run
-that was stopped goes on where it was.
+`benchmarks/results/configurations.jsonl` when its run ends, beside a figure of its curves, and `configurations.md` is
+written from all of them. A run that was stopped goes on where it was.
 """
 
 # pandas' types leave open whether a selection is a frame, a series or a number
@@ -22,7 +22,7 @@ import pandas as pd
 
 from grpo_utils import evaluation, policy, runs, training
 from grpo_utils.runs import commands
-from grpo_utils.show import panel
+from grpo_utils.show import panel, plots
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "configurations.jsonl"
@@ -38,7 +38,7 @@ ALL_LAYERS = {"lora.target_modules": SEVEN, "lora.layers_to_transform": None, "w
 GRADED = {"tests_graded": 1.0, "strict_format": 0.25}
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("four matrices in the upper half of the layers, as in the recipe", {}),
-    "80 steps": ("does it stand twice as many?", {"grpo.max_steps": 80}),
+    "80 steps": ("twice as many, to see whether it stands them", {"grpo.max_steps": 80}),
     "all layers": ("where the adapter lies decides what can be learned", ALL_LAYERS),
     "low rate": ("learning rates of 3e-4 were seen to spend the entropy early", {"grpo.learning_rate": 5e-5}),
     "high rate": ("the recipe's own, which 16 steps stand", {"grpo.learning_rate": 3e-4}),
@@ -65,6 +65,7 @@ def measured(name: str) -> dict[str, Any]:
     last = training.train(recipe, run, on_log=panel.Panel())[-1].name
     before, after = (scores(evaluation.gate_records(recipe, run, name)) for name in (recipe.start, last))
     log = [entry for entry in runs.read_log(run / "training_log.jsonl") if "reward" in entry]
+    plots.training_curves(log, recipe.weights).savefig(RESULTS / f"{folder}.svg", metadata={"Date": None})
     late = log[-len(log) // 4 :]
     return {
         "name": name,

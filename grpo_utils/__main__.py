@@ -100,7 +100,8 @@ def compare(
         word = evaluation.verdict(change.value, p_value)
         print(f"{score:<17} {100 * old:5.1f} to {100 * new:5.1f}: {change.in_points()}, {word} (p {p_value:.2g})")
     figure = plots.differences({f"{after} - {before}": {one: row[2] for one, row in found.items()}}, "points of pass@1")
-    path = runs.outputs_folder() / f"{before}-{after}-{split}.png".replace(":", "-")
+    run = runs.outputs_folder() / after.partition(":")[0]
+    path = run / f"{before}-{after}-{split}.png".replace(":", "-")  # not among the figures that the chain verifies
     figure.savefig(path)
     print(path)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from grpo_utils.runs import Recipe, load_recipe
 from grpo_utils.sandbox import Sandbox
 
 
@@ -56,5 +57,23 @@ def load_benchmark() -> Callable[[str], ModuleType]:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tiny_model) -> Callable[..., Recipe]:
+    """Recipes of three steps of eight short completions with the small model, by SGD in float32 from a fresh adapter.
+
+    SGD: of a difference in the last bit, Adam's first step would make a difference in sign.
+    """
+
+    def load(name: str, **grpo: Any) -> Recipe:
+        overrides = {"name": name, "model": {"name": str(tiny_model), "dtype": "float32"}, "warm_start": None}
+        overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "lora.layers_to_transform": None}
+        overrides |= {f"evaluation.samples.{split}": {0: 1} for split in ("train", "validation", "test")}
+        steps: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 8, "temperature": 1.0}
+        steps |= {"max_completion_length": 24, "optim": "sgd", "learning_rate": 0.05, "max_steps": 3}
+        return load_recipe("smoke-code", overrides | {f"grpo.{key}": value for key, value in (steps | grpo).items()})
 
     return load

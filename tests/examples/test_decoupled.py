@@ -50,19 +50,7 @@ def ends(process: int) -> bool:
     return not is_alive(process)
 
 
-def load(name: str, model: Path, **settings: Any) -> runs.Recipe:
-    """Two steps of eight short completions with a small random model, by SGD in float32: see test_distributed."""
-    overrides = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
-    overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
-    overrides |= {"evaluation.samples.train": {0: 1}}
-    overrides |= {"lora.layers_to_transform": None, "evaluation.samples.test": {0: 1}, "grpo.num_generations": 4}
-    overrides |= {"grpo.per_device_train_batch_size": 8, "grpo.temperature": 1.0, "grpo.max_completion_length": 24}
-    overrides |= {"grpo.optim": "sgd", "grpo.learning_rate": 0.05, "grpo.max_steps": 3}
-    overrides |= {f"grpo.{key}": value for key, value in settings.items()}
-    return runs.load_recipe("smoke-code", overrides)
-
-
-def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkeypatch):
+def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_recipe, monkeypatch):
     """With the same seeds both write the same completions, as long as the server has the weights of this very step."""
     monkeypatch.setattr(
         decoupled,
@@ -70,7 +58,7 @@ def test_a_server_and_a_trainer_learn_what_one_process_learns(tiny_model, monkey
         lambda recipe, port: [sys.executable, str(STAND_IN), recipe.model.name, str(port)],
     )
     logs, weights = [], []
-    for recipe, beside in ((load("one", tiny_model), nullcontext), (load("two", tiny_model), None)):
+    for recipe, beside in ((tiny_recipe("one"), nullcontext), (tiny_recipe("two"), None)):
         run = runs.start_run(recipe)
         serve = functools.partial(decoupled.VllmServer, recipe, run / "vllm.log")
         training.train(recipe, run, beside=beside or serve)
@@ -149,9 +137,9 @@ with generation.VllmServer(recipe, log, SimpleNamespace()) as server:
     os.killpg(int(killed.stdout), 9)  # its child, which stands for the engine: vLLM's own ends with the server
 
 
-def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, monkeypatch):
+def test_the_server_is_asked_with_the_recipes_sampling(tiny_recipe, tmp_path, monkeypatch):
     given: Any = {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "generation_kwargs": {"repetition_penalty": 1.1}}
-    recipe = load("one", tiny_model, **given)
+    recipe = tiny_recipe("one", **given)
     trainer: Any = SimpleNamespace(args=training.grpo_config(recipe, tmp_path))
     server, sent = decoupled.VllmServer(recipe, tmp_path / "log", trainer), []
     server.adapter = "step-0"
@@ -165,14 +153,14 @@ def test_the_server_is_asked_with_the_recipes_sampling(tiny_model, tmp_path, mon
     }
 
 
-def test_the_server_gets_the_policys_adapter_alone(tiny_model, tmp_path, monkeypatch):
+def test_the_server_gets_the_policys_adapter_alone(tiny_recipe, tmp_path, monkeypatch):
     """Where there is a warm start and a KL divergence, the model holds a second one: its reference."""
     config = LoraConfig(r=2, target_modules=["q_proj"])
-    model: Any = get_peft_model(policy.load_policy(load("one", tiny_model)).model, config)
+    model: Any = get_peft_model(policy.load_policy(tiny_recipe("one")).model, config)
     model.add_adapter("ref", config)
     accelerator = SimpleNamespace(unwrap_model=lambda model: model)
     trainer: Any = SimpleNamespace(model=model, accelerator=accelerator, state=SimpleNamespace(global_step=3))
-    server = decoupled.VllmServer(load("one", tiny_model), tmp_path / "log", trainer)
+    server = decoupled.VllmServer(tiny_recipe("one"), tmp_path / "log", trainer)
     server.adapters, sent = tmp_path / "adapters", []
     monkeypatch.setattr(server, "_post", lambda path, **body: sent.append(body["lora_name"]))
     server.sync_weights()

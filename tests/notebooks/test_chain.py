@@ -96,7 +96,7 @@ def test_two_policies_are_compared_task_by_task_as_results_md_has_them(chain, mo
         score, kind, old, new, change = found.groups()
         assert f"| GRPO | {score}, {kind} | {old}% | {new}% | {change} |" in table
     assert Path(lines[-1]).read_bytes().startswith(b"\x89PNG")
-    Path(lines[-1]).unlink()
+    assert Path(lines[-1]).parent == chain[0]
     (same, *_) = said(monkeypatch, capsys, chain[0].parent, "compare", "smoke-code", "smoke-code")[1:]
     assert "+0.0 [" in same
 

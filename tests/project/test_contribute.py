@@ -53,9 +53,7 @@ def test_the_guide_works_as_files_in_a_copy_of_the_project(tmp_path):
 def audited(weights: dict[str, float]) -> list[str]:
     """What the audit finds on the tasks of smoke-math."""
     recipe = runs.load_recipe("smoke-math", {"rewards": weights})
-    functions, numbers = rewards.recipe_rewards(recipe)
-    examples = audit.audit_examples(tasks.load_judged(recipe, "train"), recipe.prompt)
-    return audit.audit_rewards(functions, examples, recipe.prompt.tags, weights=numbers).failures
+    return audit.audit_recipe(recipe, {"train": tasks.load_judged(recipe, "train")}).failures
 
 
 def test_the_guide_s_reward_passes_beside_one_for_right_answers_and_by_itself_is_told_to_get_one(monkeypatch):

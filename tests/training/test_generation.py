@@ -10,19 +10,6 @@ from grpo_utils import evaluation, policy, runs, tasks, training
 from grpo_utils.policy.batching import Batch
 from grpo_utils.sandbox import Sandbox
 
-
-def load(name: str, model: Path, **settings: Any) -> runs.Recipe:
-    """Two steps of eight short completions with a small random model, by SGD in float32: see test_distributed."""
-    overrides = {"name": name, "model": {"name": str(model), "dtype": "float32"}, "warm_start": None}
-    overrides |= {"rewards": {"overlong": 1.0}, "prompt.shots": 0, "evaluation.samples.validation": {0: 1}}
-    overrides |= {"evaluation.samples.train": {0: 1}}
-    overrides |= {"lora.layers_to_transform": None, "evaluation.samples.test": {0: 1}, "grpo.num_generations": 4}
-    overrides |= {"grpo.per_device_train_batch_size": 8, "grpo.temperature": 1.0, "grpo.max_completion_length": 24}
-    overrides |= {"grpo.optim": "sgd", "grpo.learning_rate": 0.05, "grpo.max_steps": 3}
-    overrides |= {f"grpo.{key}": value for key, value in settings.items()}
-    return runs.load_recipe("smoke-code", overrides)
-
-
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:"
@@ -54,8 +41,8 @@ def evaluated(recipe: runs.Recipe, trainer: GRPOTrainer, sandbox: Sandbox) -> li
 @pytest.mark.parametrize(
     "given", [{}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"top_k": 1}}]
 )
-def test_what_leaves_one_token_makes_training_and_evaluation_greedy(given, tiny_model, tmp_path, sandbox):
-    recipe = load("one", tiny_model, **given)
+def test_what_leaves_one_token_makes_training_and_evaluation_greedy(given, tiny_recipe, tmp_path, sandbox):
+    recipe = tiny_recipe("one", **given)
     trainer = trainer_of(recipe, tmp_path)
     chats = [row["prompt"] for row in trainer.train_dataset.select(range(2))] * 2  # type: ignore[union-attr]
     sampled = training.coupled(chats, trainer)["completion_ids"]
@@ -66,19 +53,19 @@ def test_what_leaves_one_token_makes_training_and_evaluation_greedy(given, tiny_
     assert all(len(set(texts)) == 1 for texts in evaluated(recipe, trainer, sandbox)) == bool(given)
 
 
-def test_a_repetition_penalty_holds_in_training_and_evaluation(tiny_model, tmp_path, sandbox):
-    recipe = load("one", tiny_model, repetition_penalty=1e6)
+def test_a_repetition_penalty_holds_in_training_and_evaluation(tiny_recipe, tmp_path, sandbox):
+    recipe = tiny_recipe("one", repetition_penalty=1e6)
     trainer = trainer_of(recipe, tmp_path)
     chats = [row["prompt"] for row in trainer.train_dataset.select(range(4))]  # type: ignore[union-attr]
     written = training.coupled(chats, trainer)
     for prompt, ids in zip(written["prompt_ids"] or [], written["completion_ids"] or [], strict=True):
         assert len({*prompt, *ids}) == len(set(prompt)) + len(ids)
-    assert evaluated(recipe, trainer, sandbox) != evaluated(load("one", tiny_model), trainer, sandbox)
+    assert evaluated(recipe, trainer, sandbox) != evaluated(tiny_recipe("one"), trainer, sandbox)
 
 
 @pytest.mark.parametrize("template", [None, {"enable_thinking": False}])
-def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_model, tmp_path, sandbox, monkeypatch):
-    recipe = load("one", tiny_model, chat_template_kwargs=template)
+def test_training_evaluation_and_trl_ask_with_the_same_prompts(template, tiny_recipe, tmp_path, sandbox, monkeypatch):
+    recipe = tiny_recipe("one", chat_template_kwargs=template)
     trainer: Any = trainer_of(recipe, tmp_path)
     task = tasks.load_split(recipe, "train")[0]
     chat = tasks.prompt_messages(task, recipe.prompt, [])
@@ -123,8 +110,8 @@ def test_a_warm_start_asks_with_the_same_prompts_too(tiny_model, tmp_path, monke
     assert seen[0].startswith("ahoy")
 
 
-def test_a_record_with_other_sampling_is_made_again(tiny_model):
-    plain, neutral, cut = (load("one", tiny_model, **given) for given in ({}, {"top_p": 1.0}, {"top_p": 0.9}))
+def test_a_record_with_other_sampling_is_made_again(tiny_recipe):
+    plain, neutral, cut = (tiny_recipe("one", **given) for given in ({}, {"top_p": 1.0}, {"top_p": 0.9}))
     headers = [evaluation.record_header(recipe, [], None) for recipe in (plain, neutral, cut)]
     assert headers[0] == headers[1]
     assert headers[0]["sampling"] == {}
@@ -132,7 +119,7 @@ def test_a_record_with_other_sampling_is_made_again(tiny_model):
 
 
 @pytest.mark.parametrize("ends", [None, 7, [7, 8]])
-def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_path, monkeypatch):
+def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_recipe, tmp_path, monkeypatch):
     load_model = policy.load_policy
 
     def load_with_ends(recipe: Any) -> policy.Policy:
@@ -141,7 +128,7 @@ def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_pat
         return base
 
     monkeypatch.setattr(policy, "load_policy", load_with_ends)
-    trainer: Any = trainer_of(load("one", tiny_model), tmp_path)
+    trainer: Any = trainer_of(tiny_recipe("one"), tmp_path)
     current = policy.Policy(trainer.model, trainer.processing_class)
     assert set(policy.decoding._end_ids(current)) == set(trainer.eos_token_ids)
 
@@ -160,6 +147,6 @@ def test_a_completion_ends_where_trl_says_that_it_ends(ends, tiny_model, tmp_pat
         ({"vllm_structured_outputs_regex": "a*"}, r"vllm_structured_outputs_regex is not honoured in evaluation"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(given, message, tiny_model):
+def test_what_cannot_be_honoured_is_refused_by_name(given, message, tiny_recipe):
     with pytest.raises(runs.RecipeError, match=message):
-        load("one", tiny_model, **given)
+        tiny_recipe("one", **given)
