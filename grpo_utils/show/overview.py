@@ -46,7 +46,7 @@ def _state(run: Path) -> str:
         return step
     with (run / "results.csv").open(encoding="utf-8") as file:
         test = [row for row in csv.DictReader(file) if row["split"] == "test"]
-    measured = [f"{row['checkpoint']} {100 * float(row['greedy_strict']):.1f} %" for row in test]
+    measured = [f"{row['checkpoint']} {100 * float(row['greedy_strict']):.1f} %" for row in test[-2:]]  # start and end
     return f"{step}; test, strict, greedy: {', '.join(measured)}"
 
 

@@ -79,9 +79,8 @@ def said(monkeypatch, capsys, outputs: Path, *arguments: str) -> list[str]:
 
 def test_the_list_has_the_run_with_its_headline_all_recipes_and_all_rewards(chain, monkeypatch, capsys):
     lines = said(monkeypatch, capsys, chain[0].parent, "list")
-    assert re.match(
-        r"  smoke-code +checkpoint-2; test, strict, greedy: base [\d.]+ %, .*checkpoint-\d [\d.]+ %$", lines[1]
-    )
+    headline = r"  smoke-code +checkpoint-2; test, strict, greedy: warm-start [\d.]+ %, checkpoint-\d [\d.]+ %"
+    assert re.fullmatch(headline, lines[1])
     listed = {line.split()[0] for line in lines if line.startswith("  ")}
     assert listed >= {"smoke-code", *runs.recipe_files(), *rewards.REGISTRY}
     assert max(map(len, lines)) <= 127
