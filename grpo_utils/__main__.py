@@ -282,13 +282,24 @@ def figures(
 
 
 @app.command()
-def rollouts(recipe: RecipeName = None, settings: Settings = [], run: RunName = None) -> None:  # noqa: B006
-    """Write what the policy wrote in training as a page to read."""
+def rollouts(
+    recipe: RecipeName = None,
+    settings: Settings = [],  # noqa: B006
+    run: RunName = None,
+    step: Annotated[list[int], typer.Option(help="Of which steps, repeatable; default: some of all.")] = [],  # noqa: B006
+    only: Annotated[
+        Literal["passed", "failed", "cut-off"] | None, typer.Option(help="Which completions; default: all.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--sort", help="What comes first: a reward's name, reward, advantage or tokens.")
+    ] = "advantage",
+) -> None:
+    """Write what the policy wrote in training as a page to read: grpo rollouts --step 3 --only failed --sort tests"""
     _, chosen = _recipe(recipe, settings, run)
     folder = runs.existing_run(chosen)
     from grpo_utils.show import rollouts as pages
 
-    print(pages.write_rollouts(chosen, folder))
+    print(pages.write_rollouts(chosen, folder, steps=step, only=only, by=by))
 
 
 @app.command()

@@ -27,6 +27,7 @@ from .code import has_programs, verdicts
 from .registry import Reward, recipe_rewards, registered
 
 KINDS = ("gold", "empty", "echo", "format_only", "wrong", "truncated", "padded")
+OF_GOLD = ("gold", "truncated", "padded")  # what a task without a reference does not have
 PADDING = "Let me think about that again. " * 100
 TOLERANCE = 1e-9  # of sums of weights in floating point
 
@@ -37,10 +38,10 @@ class AuditError(UserError):
 
 @dataclass(frozen=True)
 class Example:
-    """One task, and two answers to it in the format that the rewards look for: a right and a wrong one."""
+    """One task, and in the format that the rewards look for a right answer to it, or None, and a wrong one."""
 
     question: str
-    gold: str
+    gold: str | None
     wrong: str
     columns: Mapping[str, Any]
     split: str = "train"
@@ -109,6 +110,7 @@ def audit_rewards(
     # 1. what every reward pays for every completion
     weights = [1.0] * len(rewards) if weights is None else weights
     batch = [(kind, example) for example in examples for kind in KINDS]
+    known = pd.Series([example.gold is not None or kind not in OF_GOLD for kind, example in batch])
     completions = [completion(kind, example, tags) for kind, example in batch]
     columns = {name: [example.columns[name] for _, example in batch] for name in examples[0].columns}
     columns["prompts"] = [example.question for _, example in batch]
@@ -119,19 +121,22 @@ def audit_rewards(
     paid = {reward.__name__: reward(completions, **columns) for reward in rewards}
     scores = pd.DataFrame(paid, dtype=float)
     scores["weighted sum"] = scores.fillna(0.0)[[*paid]] @ list(weights)
-    kinds = pd.Series([kind for kind, _ in batch])
+    scores, kinds = scores[known], pd.Series([kind for kind, _ in batch])[known]
     # 2. which tasks the sandbox cannot judge: they are held to no promise
-    golds: list[Verdict] = []
+    golds: list[Verdict] = []  # where no gold answer is known, of the wrong one: it too shows what cannot be judged
     if has_programs(columns) and any("candidate_may_decide" in registered(name).settings for name in paid):
-        golds = verdicts(completions, tags, columns, timeout)[:: len(KINDS)]  # of those graded; gold comes first
+        graded = verdicts(completions, tags, columns, timeout)
+        golds = [graded[i if known[i] else i + KINDS.index("wrong")] for i in range(0, len(batch), len(KINDS))]
     apart, failures, notes = _apart(examples, golds, candidate_may_decide, timeout)
-    kept = pd.Series([i // len(KINDS) not in apart for i in range(len(batch))])
+    if without := sum(example.gold is None for example in examples):
+        notes.append(f"{without} of {len(examples)} tasks have no reference: whether they can be solved, nobody tried.")
+    kept = pd.Series([i // len(KINDS) not in apart for i in range(len(batch))])[known]
     # 3. what is paid against what was promised
     if kept.any():  # else the table shows what is paid where nothing can be judged
         scores, kinds = scores[kept], kinds[kept]
         for name in paid:
             failures += _broken_promises(name, scores[name], kinds, examples, golds)
-    table = scores.groupby(kinds).mean().loc[list(KINDS)]
+    table = scores.groupby(kinds).mean().reindex([kind for kind in KINDS if (kinds == kind).any()])
     return Audit(table, failures + (_cancelled(table) if kept.any() else []), notes)
 
 
@@ -215,14 +220,15 @@ def completion(kind: str, example: Example, tags: Sequence[str]) -> str:
         >>> completion("format_only", Example("6 * 7?", "42", "41", {}), ("thought", "answer"))
         '<thought>hm</thought>\\n<answer>pass</answer>'
     """
+    gold = example.gold or ""
     return {
-        "gold": example.gold,
+        "gold": gold,
         "empty": "",
         "echo": example.question,
         "format_only": "\n".join(f"<{tag}>{'hm' if tag != tags[-1] else 'pass'}</{tag}>" for tag in tags),
         "wrong": example.wrong,
-        "truncated": example.gold[: len(example.gold) // 2],  # its tokens are counted as all that are allowed
-        "padded": example.gold.replace(f"</{tags[0]}>", f" {PADDING}</{tags[0]}>", 1),
+        "truncated": gold[: len(gold) // 2],  # its tokens are counted as all that are allowed
+        "padded": gold.replace(f"</{tags[0]}>", f" {PADDING}</{tags[0]}>", 1),
     }[kind]
 
 
@@ -246,12 +252,14 @@ def _broken_promises(
             )
     if scores.isna().all():
         yield f"{name!r} pays for nothing: it knows no gold answer."
-    elif scores.min() > entry.low + TOLERANCE:
+    elif (kinds == "gold").any() and scores.min() > entry.low + TOLERANCE:  # only padding earns the least for length
         yield f"{name!r} never pays its minimum, {entry.low:g}: the least is {scores.min():g}."
 
 
 def _cancelled(table: pd.DataFrame) -> list[str]:
     total = table["weighted sum"]
+    if "gold" not in total:
+        return []
     better = [kind for kind in ("empty", "echo", "truncated") if total["gold"] <= total[kind] + TOLERANCE]
     if not better:
         return []

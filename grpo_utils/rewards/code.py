@@ -75,14 +75,14 @@ def _verdicts(checks: tuple[Check | Script, ...]) -> list[Verdict]:
     return shared().check_many(checks)
 
 
-class Shown(NamedTuple):
+class Visible(NamedTuple):
     """How many asserts, from the first on, the prompt showed, and whether those are all that the task has."""
 
     asserts: int
     everything: bool
 
 
-def by_verdict(grade: Callable[[Verdict, Shown], float | None]) -> Callable[..., list[float | None]]:
+def by_verdict(grade: Callable[[Verdict, Visible], float | None]) -> Callable[..., list[float | None]]:
     """Makes a reward of a rule that grades one verdict, by what of the tests the prompt showed.
 
     When the sandbox itself fails the reward pays None, or raises SandboxFault if `stop_on_fault` is set. A trainer
@@ -146,12 +146,12 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return every if "inputs" in rows or {"asserts", "setup", "names"} <= set(rows) else [*map(program_row, every)]
 
 
-def _shown(row: dict[str, Any], visible_asserts: int) -> Shown:
+def _shown(row: dict[str, Any], visible_asserts: int) -> Visible:
     if "inputs" in row:
         shown = min(visible_asserts, len(row["inputs"]))
-        return Shown(shown, shown == len(row["inputs"]))
+        return Visible(shown, shown == len(row["inputs"]))
     number, asserts = shown_tests(row["showable"] if "showable" in row else showable(row["asserts"]), visible_asserts)
-    return Shown(asserts, all(asserts_of(test) == [] for test in row["asserts"][number:]))
+    return Visible(asserts, all(asserts_of(test) == [] for test in row["asserts"][number:]))
 
 
 @reward(0.0, 1.0, NOTHING)
@@ -176,7 +176,7 @@ def correct(
 
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def tests(verdict: Verdict, shown: Shown) -> float:
+def tests(verdict: Verdict, shown: Visible) -> float:
     """1 when the code passes every assert of the task, shown and hidden, else 0.
 
     Example:
@@ -189,7 +189,7 @@ def tests(verdict: Verdict, shown: Shown) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 0.99)})
 @by_verdict
-def tests_graded(verdict: Verdict, shown: Shown) -> float:
+def tests_graded(verdict: Verdict, shown: Visible) -> float:
     """The share of the task's asserts that hold.
 
     It gives a signal where no program passes everything, and pays for special cases: watch `hidden_tests` beside it.
@@ -199,7 +199,7 @@ def tests_graded(verdict: Verdict, shown: Shown) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "wrong": (0.0, 1.0)})
 @by_verdict
-def runs(verdict: Verdict, shown: Shown) -> float:
+def runs(verdict: Verdict, shown: Visible) -> float:
     """1 when every assert gets an answer, right or wrong, from the code, else 0.
 
     A step towards `tests` for a policy that still misnames functions or breaks the syntax: in a group in which no
@@ -210,7 +210,7 @@ def runs(verdict: Verdict, shown: Shown) -> float:
 
 @reward(0.0, 1.0, {**NOTHING, "format_only": (0.0, 0.25), "wrong": (0.0, 0.5)})
 @by_verdict
-def error_graded(verdict: Verdict, shown: Shown) -> float:
+def error_graded(verdict: Verdict, shown: Visible) -> float:
     """How far the code came: 0 no code or no Python, 0.125 a name or module is missing, 0.25 another exception, a time
     limit or a crash, 0.5 a wrong answer, 1 all asserts hold.
 
@@ -233,7 +233,7 @@ def error_graded(verdict: Verdict, shown: Shown) -> float:
 
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def visible_tests(verdict: Verdict, shown: Shown) -> float | None:
+def visible_tests(verdict: Verdict, shown: Visible) -> float | None:
     """1 when the code passes the asserts that the prompt showed, else 0; None when it showed none.
 
     A program fitted to those asserts earns it too, so it is for comparison with `hidden_tests`, not for training alone.
@@ -249,7 +249,7 @@ def visible_tests(verdict: Verdict, shown: Shown) -> float | None:
 
 @reward(0.0, 1.0, NOTHING)
 @by_verdict
-def hidden_tests(verdict: Verdict, shown: Shown) -> float | None:
+def hidden_tests(verdict: Verdict, shown: Visible) -> float | None:
     """1 when the code passes the asserts that the prompt did not show, else 0; None when it showed them all."""
     rest = verdict.outcomes[shown.asserts :]
     return None if shown.everything and not rest else _all_passed(rest)

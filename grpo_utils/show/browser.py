@@ -100,7 +100,7 @@ def before_and_after(
     groups: dict[str, list[Entry]] = {name: [] for name in names.values()}
     for task in batch:
         rows = [(policy, sides[policy].loc[task.task_id].to_dict()) for policy in (before, after)]
-        shown = [show_browser(f"{name}, {shots}-shot", row, task, prompt) for (name, shots), row in rows]
+        shown = [shown_completion(f"{name}, {shots}-shot", row, task, prompt) for (name, shots), row in rows]
         entry = Entry(f"{task.task_id}: {headline(task)}", task.question(prompt), shown)
         old, new = (bool(row["strict"]) for _, row in rows)
         groups[names[old, new]].append(entry)
@@ -112,7 +112,7 @@ def headline(task: Task) -> str:
     return textwrap.shorten(task.text, 80, placeholder="...")
 
 
-def show_browser(
+def shown_completion(
     title: str, completion: Mapping[str, Any], task: Task, prompt: Prompt, scores: Mapping[str, float] | None = None
 ) -> Shown:
     """Returns a completion, its `text` and what `evaluation.judge_completions` found, with the answer in it."""
@@ -136,7 +136,6 @@ def verdict_of(completion: Mapping[str, Any], task: Task) -> str:
         words += f" at `{task.requirements[failed]}`" if failed < len(task.requirements) else ""
         if not completion["message"].startswith("AssertionError: assert "):  # which repeats the assert
             words += f": {completion['message']}" if completion["message"] else ""
-    # the trainer does not store whether it cut a completion off
     return words + (" (cut off at the limit of tokens)" if completion.get("truncated") else "")
 
 

@@ -26,11 +26,11 @@ class ProgramTask(Task):
     """A program to write, judged by running it.
 
     Attributes:
-        code: a reference solution.
+        code: a reference solution, or "" where nobody has one.
         thought: how it goes about it, in a sentence for the first tag.
     """
 
-    code: str
+    code: str = ""
     thought: str | None = None
     DIFFICULTY: ClassVar[str] = "branches in the reference solution"
 
@@ -60,13 +60,13 @@ class ProgramTask(Task):
 
 
 def require_python(code: str, where: str) -> None:
-    """Raises DataError if a reference solution is empty or not Python."""
+    """Raises DataError if a reference solution is there and is not Python, or nothing but comments."""
     try:
-        empty = not ast.parse(code).body
+        empty = bool(code.strip()) and not ast.parse(code).body
     except NOT_PYTHON as error:
         raise DataError(f"{where}: the reference solution is not Python: {error}.") from error
     if empty:
-        raise DataError(f"{where}: the reference solution is empty; give one in 'code', or leave the task out.")
+        raise DataError(f"{where}: the reference solution in 'code' has no code; leave the key out if there is none.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ class CodeTask(ProgramTask):
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
         """Makes a task of a row of MBPP, full or sanitized, or of a row with the same keys.
 
-        A test that holds several asserts and nothing else becomes that many tests.
+        A test that holds several asserts and nothing else becomes that many tests. `code` may be missing.
         """
         optional = {"test_setup_code": str, "challenge_test_list": list, "prelude": str, "test_imports": list}
-        optional |= {"thought": str}
+        optional |= {"code": str, "thought": str}
         row = {"text": row.get("prompt"), **row}  # the sanitized half of MBPP has other names
-        require(row, {"text": str, "code": str, "test_list": list}, optional, where)
+        require(row, {"text": str, "test_list": list}, optional, where)
         tests = {key: _split(row.get(key, []), where) for key in ("test_list", "challenge_test_list")}
         row = {**row, **tests, "test_setup_code": _setup(row)}
         task = cls(**{known.name: row[known.name] for known in fields(cls) if known.name in row})
@@ -119,12 +119,12 @@ class CodeTask(ProgramTask):
 
     @property
     def function_names(self) -> list[str]:
-        """The functions and classes that the reference defines: the names that belong to a candidate."""
-        return _defined(self.code)
+        """The names that belong to a candidate: what the reference defines, or without one what the tests call."""
+        return _defined(self.code) if self.code.strip() else _called(self.asserts, self.test_setup_code)
 
     @property
     def function_name(self) -> str:
-        """The function that the first test calls, or "" if the reference does not define it."""
+        """The function that the first test calls, or "" if it is not the candidate's."""
         return called_name(self.asserts, self.function_names)
 
     def shown(self, prompt: Prompt) -> int:
@@ -151,14 +151,15 @@ class CodeTask(ProgramTask):
         aim = first_sentence.partition("function to ")[2] or f"solve this: {first_sentence}"
         return self.thought, f"I write `{self.function_name}` to {aim}."
 
-    def reference_answer(self, prompt: Prompt) -> str:
+    def reference_answer(self, prompt: Prompt) -> str | None:
         (think, answer), code = prompt.tags, self.code.replace("\r\n", "\n").strip()
-        return f"<{think}>{self.spoken_thought(prompt)}</{think}>\n<{answer}>\n{code}\n</{answer}>"
+        return f"<{think}>{self.spoken_thought(prompt)}</{think}>\n<{answer}>\n{code}\n</{answer}>" if code else None
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
-        """Returns the reference with its result put into a tuple: right name, right arguments, wrong value."""
+        """Returns a function of the right name with a wrong value: what the reference returns, put into a tuple."""
         name = self.function_name
-        wrapped = f"{self.code}\n_right = {name}\ndef {name}(*args, **options):\n    return (_right(*args, **options),)"
+        code = self.code if self.code.strip() else f"def {name}(*args, **options): pass"
+        wrapped = f"{code}\n_right = {name}\ndef {name}(*args, **options):\n    return (_right(*args, **options),)"
         return sections(tags, "So I return it.", wrapped)
 
     def columns(self) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def program_row(row: Mapping[str, Any]) -> dict[str, Any]:
     shown = row["asserts"] if "asserts" in row else _split(row["test_list"], "a row of the data set")
     asserts = [*shown, *_split(row.get("challenge_test_list") or [], "a row of the data set")]
     setup = row["setup"] if "setup" in row else _setup(row)
-    names = _defined(row["code"]) if row.get("code") else _called(asserts, setup)
+    names = _defined(row["code"]) if (row.get("code") or "").strip() else _called(asserts, setup)
     return {"names": names, **row, "asserts": asserts, "setup": setup, "showable": showable(shown)}
 
 

@@ -67,7 +67,15 @@ def load_judged(recipe: Recipe, split: Split | Literal["prompt"]) -> list[Task]:
 
 
 def check_data(recipe: Recipe) -> None:
-    """Loads every split and worked example that a recipe will ask for, and raises DataError where that fails."""
+    """Loads every split and worked example that a recipe will ask for, and raises DataError where that fails.
+
+    Other tasks may have no reference, but of the prompt split's one must: the notebooks show it solved.
+    """
+    if not worked_examples(recipe):
+        raise DataError(
+            f"No task of the prompt split of {recipe.dataset.name!r} has a reference (`code`): put one that is solved "
+            "into prompt.jsonl, or first into train.jsonl where there is no prompt.jsonl."
+        )
     for split in get_args(Split):
         load_split(recipe, split)
         worked_examples(recipe, max(recipe.prompt.shots, *recipe.evaluation.samples.get(split, {})))
@@ -98,7 +106,7 @@ def is_within(task: Task, dataset: Dataset) -> bool:
 
 def worked_examples(recipe: Recipe, shots: int | None = None) -> list[Task]:
     """Returns the first `shots` tasks of the prompt split, or all, to show solved; a DataError says there are fewer."""
-    found = load_judged(recipe, "prompt")
+    found = [task for task in load_judged(recipe, "prompt") if task.reference_answer(recipe.prompt)]
     if shots is not None and shots > len(found):
         raise DataError(
             f"Recipe {recipe.name!r} asks for {shots} worked examples; {recipe.dataset.name} has {len(found)}."

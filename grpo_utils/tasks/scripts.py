@@ -32,19 +32,19 @@ class ScriptTask(ProgramTask):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
-        """Makes a task of a row with `text`, `code`, `inputs` and `outputs`, or of a row of APPS.
+        """Makes a task of a row with `text`, `inputs`, `outputs` and, if there is one, `code`, or of a row of APPS.
 
         An input or output may be a list of lines. Of APPS the first of the `solutions` is the reference.
         """
         row = _of_apps(row, where) if "input_output" in row else row
-        require(row, {"text": str, "code": str, "inputs": list, "outputs": list}, {"thought": str}, where)
+        require(row, {"text": str, "inputs": list, "outputs": list}, {"code": str, "thought": str}, where)
         inputs, outputs = ([_text(one, where) for one in row[key]] for key in ("inputs", "outputs"))
         if not inputs or len(inputs) != len(outputs):
             counts = f"{len(inputs)} inputs and {len(outputs)} outputs"
             raise DataError(f"{where}: there are {counts}; give at least one, and an output for each.")
-        require_python(row["code"], where)
-        kept: dict[str, Any] = {key: row.get(key) for key in ("task_id", "text", "grade", "code", "thought")}
-        return cls(**kept, inputs=inputs, outputs=outputs)
+        require_python(code := row.get("code", ""), where)
+        kept: dict[str, Any] = {key: row.get(key) for key in ("task_id", "text", "grade", "thought")}
+        return cls(**kept, code=code, inputs=inputs, outputs=outputs)
 
     @property
     def requirements(self) -> list[str]:
@@ -69,8 +69,9 @@ class ScriptTask(ProgramTask):
         aim = self.text.split(". ")[0].rstrip(".")
         return self.thought, f"I read the input, solve this, and print the result: {aim}."
 
-    def reference_answer(self, prompt: Prompt) -> str:
-        return sections(prompt.tags, self.spoken_thought(prompt), self.code.replace("\r\n", "\n").strip())
+    def reference_answer(self, prompt: Prompt) -> str | None:
+        code = self.code.replace("\r\n", "\n").strip()
+        return sections(prompt.tags, self.spoken_thought(prompt), code) if code else None
 
     def wrong_answer(self, tags: Sequence[str]) -> str:
         """Returns the reference with a heading above its output: it reads and prints, and the output is wrong."""
@@ -89,10 +90,10 @@ def _of_apps(row: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}: 'fn_name' asks for a function; give such a task as `code`, with asserts in `test_list`."
         )
-    if not isinstance(solutions, list) or not solutions:
-        raise DataError(f"{where}: 'solutions' is empty; a task needs a reference, so leave this one out.")
+    if not isinstance(solutions or [], list):
+        raise DataError(f"{where}: 'solutions' must be a list of programs, not {solutions!r:.80}.")
     grade = GRADES.get(str(row.get("difficulty")))
-    given = {"inputs": pairs.get("inputs"), "outputs": pairs.get("outputs"), "code": solutions[0]}
+    given = {"inputs": pairs.get("inputs"), "outputs": pairs.get("outputs"), "code": solutions[0] if solutions else ""}
     return {"text": row.get("question"), "grade": grade, **given, **row}
 
 

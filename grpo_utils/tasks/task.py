@@ -72,8 +72,8 @@ class Task(ABC):
         return chosen[prompt.thoughts]
 
     @abstractmethod
-    def reference_answer(self, prompt: Prompt) -> str:
-        """Returns a right answer as a policy should write it, each section in its tags."""
+    def reference_answer(self, prompt: Prompt) -> str | None:
+        """Returns a right answer as a policy should write it, each section in its tags, or None if nobody has one."""
 
     @abstractmethod
     def wrong_answer(self, tags: Sequence[str]) -> str:
@@ -120,11 +120,17 @@ def sections(tags: Sequence[str], thought: str, answer: str) -> str:
 
 
 def prompt_messages(task: Task, prompt: Prompt, shown: Sequence[Task]) -> list[Message]:
-    """Returns the chat that asks for a task: the system prompt, `shown` tasks solved as earlier turns, the question."""
+    """Returns the chat that asks for a task: the system prompt, `shown` tasks solved as earlier turns, the question.
+
+    Raises:
+        DataError: a shown task has no reference.
+    """
     chat = [{"role": "system", "content": prompt.system}]
     for example in shown:
-        chat.append({"role": "user", "content": example.question(prompt)})
-        chat.append({"role": "assistant", "content": example.reference_answer(prompt)})
+        answer = example.reference_answer(prompt)
+        if answer is None:
+            raise DataError(f"Task {example.task_id!r} cannot be shown solved: it has no reference.")
+        chat += [{"role": "user", "content": example.question(prompt)}, {"role": "assistant", "content": answer}]
     return [*chat, {"role": "user", "content": task.question(prompt)}]
 
 

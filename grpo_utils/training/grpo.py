@@ -124,13 +124,17 @@ def practice_tasks(recipe: Recipe, run: Path) -> list[Task]:
     return batch
 
 
-def _storing_tasks(first: Reward) -> Reward:
-    """One of a trainer's rewards, which then has TRL store the `task_id` of every completion beside it."""
+def _storing(first: Reward, recipe: Recipe) -> Reward:
+    """One of a trainer's rewards, which then has TRL store of every completion its task, length, and if it is right."""
+    (correct,), _ = rewards.recipe_rewards(recipe.model_copy(update={"rewards": {"correct": 1.0}}))
 
     @functools.wraps(first)
     def paid(completions: Sequence[rewards.Completion], **columns: Any) -> list[float | None]:
-        columns["log_extra"]("task_id", columns["task_id"])
-        return first(completions, **columns)
+        found, store = first(completions, **columns), columns["log_extra"]
+        store("task_id", columns["task_id"])
+        store("tokens", [len(ids) for ids in columns["completion_ids"]])
+        store("strict", correct(completions, **columns))  # the sandbox remembers the batch that `first` had it judge
+        return found
 
     return paid
 
@@ -234,8 +238,11 @@ def warm_start(recipe: Recipe, run: Path, on_log: Callable[[LogEntry], None] = l
 
     # 2. prompts and reference answers
     batch = tasks.shorten(tasks.load_judged(recipe, "train"), recipe.dataset, "train")
+    batch = [task for task in batch if task.reference_answer(recipe.prompt)]
+    if not batch:
+        raise tasks.DataError("No training task has a reference to imitate: set `warm_start` to null in the recipe.")
     examples = tasks.worked_examples(recipe, recipe.prompt.shots)
-    answers = [[{"role": "assistant", "content": t.reference_answer(recipe.prompt)}] for t in batch]
+    answers = [[{"role": "assistant", "content": task.reference_answer(recipe.prompt)}] for task in batch]
     prompts = [tasks.prompt_messages(task, recipe.prompt, examples) for task in batch]
     columns: dict[str, Any] = {"prompt": prompts, "completion": answers}
     if template := recipe.sampling.chat_template_kwargs:
@@ -328,7 +335,7 @@ def train(
         processing_class=base.tokenizer,
         args=config,
         train_dataset=training_set(recipe, run),
-        reward_funcs=[_storing_tasks(first), *others, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
+        reward_funcs=[_storing(first, recipe), *others, *teacher_reward(recipe, run)],  # type: ignore[arg-type]
         rollout_func=None if torch.cuda.is_available() else coupled,  # type: ignore[arg-type]
         peft_config=None if start or unsloth else LoraConfig(task_type="CAUSAL_LM", **recipe.lora),
         callbacks=[generations, stop, KeepOrder(), SealCheckpoints(), *([log, guard] if main else [])],

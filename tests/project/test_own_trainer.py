@@ -1,6 +1,8 @@
 """docs/sandbox.md: rewards and sandbox in somebody else's trainer, and in an environment without torch."""
 
+import asyncio
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -75,6 +77,22 @@ def test_other_tags_are_a_setting_and_gsm8k_s_answer_is_read_as_it_is():
     text = "<reasoning>48 + 24</reasoning>\n<answer>72</answer>"
     paid = [reward([text], answer=["48+24 = <<48+24=72>>72 clips.\n#### 72"]) for reward in names["reward_funcs"]]
     assert (paid, names["weights"]) == ([[1.0], [1.0]], [1.0, 0.25])
+
+
+def test_a_task_of_verifiers_pays_by_the_sandbox(monkeypatch, tmp_path):
+    vf = pytest.importorskip("verifiers.v1", reason="verifiers is not installed: pip install verifiers==0.4.0")
+    monkeypatch.chdir(tmp_path)
+    row = {"text": "Write a function to add one.", "test_list": ["assert inc(1) == 2", "assert inc(2) == 3"]}
+    Path("train.jsonl").write_text(json.dumps(row))
+    exec(BLOCKS[2], names := {"__name__": "mine"})
+    (task,) = names["Mbpp"](vf.TasksetConfig())
+    paid = []
+    for code in ("def inc(n): return n + 1", "def inc(n): return 2"):
+        about, agent = vf.TraceTask(type="Program", data=task.data), vf.AgentInfo.model_construct()
+        trace = vf.Trace(task=about, agent=agent, root_reply=f"<answer>{code}</answer>")
+        asyncio.run(task.score(trace))
+        paid.append(trace.reward)
+    assert paid == [1.0, 0.0]
 
 
 def test_mbpp_s_own_columns_are_as_good_as_a_task_s():

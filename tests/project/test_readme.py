@@ -160,7 +160,7 @@ def test_every_notebook_is_in_the_map_and_every_link_leads_to_a_file():
 def test_readme_and_guides_have_commands_and_examples():
     programs = {line[0] for line in LINES if line}
     assert programs == {"make", "source", "papermill", "grpo", "python", "pip", "conda", "uv", "hf", "docker"}
-    assert [kind for kind, _ in BLOCKS].count("python") == 4
+    assert [kind for kind, _ in BLOCKS].count("python") == 5
 
 
 COMMANDS = [line for line in LINES if line[:1] == ["grpo"]]

@@ -245,3 +245,20 @@ def test_a_gold_answer_that_has_become_wrong_is_caught():
         "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for train 0, 'Write a function"
     )
     assert failure.endswith(", where the sandbox says error (SyntaxError: invalid syntax (<candidate>, line 2)).")
+
+
+def test_a_task_without_a_reference_is_audited_but_for_what_a_right_answer_earns():
+    batch = tasks.load_tasks("starter", "train")[:6]
+    bare = [tasks.CodeTask.from_row(vars(task) | {"code": ""}, "here") for task in batch]
+    prompt = runs.load_recipe("cpu-code").prompt
+    names = set(REGISTRY) - MATHS - {"think_format"}
+    mixed = report_on(names, audit.audit_examples([*batch[:2], *bare[2:]], prompt))
+    assert mixed.failures == []
+    assert mixed.notes[-1] == "4 of 6 tasks have no reference: whether they can be solved, nobody tried."
+    assert mixed.table.loc["gold", "tests"] == 1.0
+    alone = report_on(names, audit.audit_examples(bare, prompt))
+    assert alone.failures == []
+    assert list(alone.table.index) == ["empty", "echo", "format_only", "wrong"]
+    unjudged = vars(bare[0]) | {"test_list": ["import ctypes", *bare[0].test_list]}
+    (failure,) = report_on({"tests"}, audit.audit_examples([tasks.CodeTask.from_row(unjudged, "")], prompt)).failures
+    assert failure.startswith("The sandbox cannot judge the reference of 1 of 1 tasks")

@@ -90,7 +90,7 @@ def test_a_run_that_is_named_alone_has_its_own_recipe(command, first, monkeypatc
     own = runs.load_recipe("smoke-code", {"name": "mine", "seed": 7, "grpo.learning_rate": 1e-5})
     run, used = runs.start_run(own), []
 
-    def note(recipe: runs.Recipe, *rest: object) -> None:
+    def note(recipe: runs.Recipe, *rest: object, **more: object) -> None:
         used.append(recipe)
         raise RunError("far enough")
 

@@ -17,6 +17,7 @@ HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e"
 def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> dict[str, Any]:
     """A row as TRL writes it."""
     row = {"step": 3, "prompt": "the whole chat", "completion": completion, "task_id": task.task_id}
+    row |= {"tokens": len(completion) // 10 if "answer" in completion else 999, "strict": paid}
     return row | {"tests": paid, "strict_format": None, "advantage": advantage}
 
 
@@ -43,10 +44,11 @@ def test_a_group_is_shown_with_its_task_best_first(run):
     assert best.verdict == "passed"
     assert best.code == TASKS[0].strict_answer(best.text, "answer")
     assert best.scores == pytest.approx(
-        {"advantage": 0.7, "reward": 1.0, "tests": 1.0, "strict_format": float("nan")}, nan_ok=True
+        {"advantage": 0.7, "reward": 1.0, "tests": 1.0, "strict_format": float("nan"), "tokens": len(best.text) // 10},
+        nan_ok=True,
     )
     assert worst.verdict == f"wrong answer at `{TASKS[0].requirements[0]}`"
-    assert [one.verdict for one in second.completions] == ["no answer"]
+    assert [one.verdict for one in second.completions] == ["no answer (cut off at the limit of tokens)"]
 
 
 def test_steps_are_in_order_and_read_only_when_they_are_asked_for(run):
@@ -56,6 +58,23 @@ def test_steps_are_in_order_and_read_only_when_they_are_asked_for(run):
     assert list(written) == ["step 3", "step 20"]
     with pytest.raises(runs.RunError, match=r"completions_00020\.parquet is damaged"):
         written["step 20"]
+
+
+def test_completions_can_be_chosen_by_step_and_by_what_became_of_them_and_sorted(run):
+    def shown(**chosen: Any) -> list[tuple[float, str]]:
+        (entries,) = Rollouts(RECIPE, run, [3], **chosen).values()
+        return [(one.scores["tests"], one.text) for entry in entries for one in entry.completions]
+
+    everything = shown()
+    assert sorted(shown(only="passed") + shown(only="failed")) == sorted(everything)
+    assert [paid for paid, _ in shown(only="passed")] == [1.0]
+    assert [text for _, text in shown(only="cut-off")] == [HOSTILE]
+    assert [HOSTILE in text for _, text in shown(only="failed", by="tokens")] == [True, False]
+    assert [HOSTILE in text for _, text in shown(only="failed", by="advantage")] == [True, False]
+    with pytest.raises(runs.UserError, match=r"There is no step 4 in .*, which has 3 to 3"):
+        Rollouts(RECIPE, run, [4])
+    with pytest.raises(runs.UserError, match=r"no score 'test' \(did you mean 'tests'\?\) to sort by: advantage"):
+        Rollouts(RECIPE, run, by="test")
 
 
 def test_a_table_without_a_reward_of_the_recipe_is_called_damaged(run):

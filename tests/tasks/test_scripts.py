@@ -57,7 +57,7 @@ def test_both_schemas_are_read():
         (APPS | {"input_output": "{"}, "'input_output' is not JSON"),
         (APPS | {"input_output": ""}, "'input_output' must be an object with 'inputs' and 'outputs', not ''"),
         (APPS | {"input_output": {"fn_name": "f"}}, "'fn_name' asks for a function"),
-        (APPS | {"solutions": ""}, "'solutions' is empty; a task needs a reference"),
+        (APPS | {"solutions": '{"a": 1}'}, "'solutions' must be a list of programs, not {'a': 1}"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said(row, message):

@@ -74,8 +74,8 @@ def write(folder, lines, name="mine"):
             r"task 1: the test 'assert \(' is not Python",
         ),
         (json.dumps(GOOD | {"test_list": "assert 1"}), r"task 1: key 'test_list' must be .* list, not str"),
-        (json.dumps(GOOD | {"code": ""}), r"task 1: the reference solution is empty"),
-        (json.dumps(GOOD | {"code": "# later"}), r"task 1: the reference solution is empty"),
+        (json.dumps(GOOD | {"code": "# later"}), r"task 1: the reference solution in 'code' has no code"),
+        (json.dumps(GOOD | {"code": 1}), r"task 1: key 'code' has a value of the wrong type"),
         (
             json.dumps(WORD_PROBLEM | {"task_id": 2}),
             r"line 2, task 2 has the keys of a MathsTask, .* of a CodeTask",
@@ -145,19 +145,49 @@ except ValueError as error:
 
 @pytest.mark.parametrize("command", ["reproduce", "train", "evaluate"])
 def test_what_is_wrong_with_the_data_is_told_before_torch_is_loaded(command, tmp_path):
-    write(tmp_path, [json.dumps(GOOD), json.dumps(GOOD | {"code": ""})])
+    write(tmp_path, [json.dumps(GOOD), json.dumps(GOOD | {"code": "# later"})])
     shutil.copy(tmp_path / "mine" / "train.jsonl", tmp_path / "mine" / "test.jsonl")
     line = [sys.executable, "-c", PROGRAM, command, "--recipe", "smoke-code", "--set", "dataset.name=mine"]
     environment = os.environ | {"GRPO_DATA_DIR": str(tmp_path)}
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == (
-        f"{tmp_path}/mine/train.jsonl, line 2, task 1: the reference solution is empty; give one in 'code', or leave "
-        "the task out. False\n"
+        f"{tmp_path}/mine/train.jsonl, line 2, task 1: the reference solution in 'code' has no code; leave the key out "
+        "if there is none. False\n"
     )
 
 
 def made(**changes):
     return tasks.CodeTask.from_row(GOOD | changes, "here")
+
+
+@pytest.mark.parametrize("row", [{}, {"code": ""}, {"code": " \n"}, {"code": None}], ids=str)
+def test_a_program_without_a_reference_is_asked_for_and_judged_by_its_tests(row, tmp_path, sandbox):
+    kept = {key: value for key, value in GOOD.items() if key != "code"} | row
+    write(
+        tmp_path, [json.dumps(kept | {"test_list": ["x = abs(add(-1, -2))\nassert x == 3", "assert add(2, 2) == 4"]})]
+    )
+    (task,) = tasks.read_jsonl(tmp_path / "mine" / "train.jsonl")
+    assert task.reference_answer(PROMPT) is None
+    assert (task.function_names, task.function_name, task.difficulty, task.operations) == (["add"], "add", 0, [])
+    wrong = task.strict_answer(task.wrong_answer(PROMPT.tags), "answer")
+    verdicts = sandbox.check_many([task.check(GOOD["code"]), task.check(wrong)])
+    assert [verdict.ok for verdict in verdicts] == [True, False]
+    assert verdicts[1].status == "error"  # a tuple has no absolute value: the function is there and was called
+    with pytest.raises(DataError, match="Task 1 cannot be shown solved: it has no reference"):
+        tasks.prompt_messages(task, PROMPT, [task])
+
+
+def test_a_data_set_shows_tasks_that_are_solved_and_needs_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_DATA_DIR", str(tmp_path))
+    rows = [GOOD | {"task_id": i, "code": GOOD["code"] if i == 3 else None} for i in range(20)]
+    write(tmp_path, map(json.dumps, rows))
+    shutil.copy(tmp_path / "mine" / "train.jsonl", tmp_path / "mine" / "test.jsonl")
+    recipe = runs.load_recipe("smoke-code", {"dataset.name": "mine"})
+    assert [task.task_id for task in tasks.worked_examples(recipe)] == [3]
+    tasks.check_data(recipe)
+    (tmp_path / "mine" / "prompt.jsonl").write_text(json.dumps(rows[0]))
+    with pytest.raises(DataError, match=r"No task of the prompt split of 'mine' has a reference \(`code`\): put one"):
+        tasks.check_data(recipe)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,9 @@ def test_a_warm_start_asks_with_the_same_prompts_too(tiny_model, tmp_path, monke
     with pytest.raises(Stop):
         training.warm_start(recipe, runs.start_run(recipe))
     assert seen[0].startswith("ahoy")
+    monkeypatch.setattr(tasks.CodeTask, "reference_answer", lambda self, prompt: None)
+    with pytest.raises(tasks.DataError, match="No training task has a reference to imitate: set `warm_start` to null"):
+        training.warm_start(recipe, runs.start_run(recipe))
 
 
 def test_a_record_with_other_sampling_is_made_again(tiny_recipe):
