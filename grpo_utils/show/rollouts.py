@@ -6,6 +6,7 @@ and why, the sandbox finds out again when a step is looked at. `grpo rollouts --
 
 # pandas' types leave open whether a selection is a frame, a series or a number
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

@@ -85,7 +85,7 @@ def chapter(finished, overrides, tmp_path_factory) -> dict[str, Any]:
         patch.setenv("GRPO_OUTPUTS_DIR", str(outputs))
         run, rows = runs.start_run(recipe), []
         for task in training.practice_tasks(recipe, run)[:2]:
-            right, wrong = task.reference_answer(recipe.prompt), task.wrong_answer(recipe.prompt.tags)
+            right, wrong = str(task.reference_answer(recipe.prompt)), task.wrong_answer(recipe.prompt.tags)
             longer = [text.replace(f"</{think}>", f" I am sure.</{think}>") for text in (right, wrong)]
             cut_off = right + " and" * LIMIT
             rows += [(task.task_id, text) for text in (right, right, wrong, *longer, cut_off)]

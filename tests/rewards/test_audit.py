@@ -239,7 +239,7 @@ def test_what_the_audit_names_is_left_out_when_it_is_set(tmp_path, monkeypatch):
 
 def test_a_gold_answer_that_has_become_wrong_is_caught():
     (example,) = programs("starter")[:1]
-    broken = Example(example.question, example.gold.replace("return", "retrun"), example.wrong, example.columns)
+    broken = Example(example.question, str(example.gold).replace("return", "retrun"), example.wrong, example.columns)
     failure = report_on({"tests"}, [broken]).failures[0]
     assert failure.startswith(
         "'tests' must pay 1 for gold completions and pays 0 for 1 of 1, first for train 0, 'Write a function"

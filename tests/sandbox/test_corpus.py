@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FILES = ("cases.jsonl", "cases_2.jsonl", "cases_3.jsonl", "cases_4.jsonl", "cases_6.jsonl")
+FILES = ("cases.jsonl", "cases_2.jsonl", "cases_3.jsonl", "cases_4.jsonl", "cases_5.jsonl", "cases_6.jsonl")
 CASES = [HERE / "data" / name for name in FILES]
 PRIVATE = ["unshare", "-m", "-p", "-f", "-n", "-i", "--mount-proc", "--kill-child"]
 NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]

@@ -13,9 +13,9 @@ import pytest
 from grpo_utils.sandbox import Check, Sandbox, Script
 
 DATA = Path(__file__).parent / "data"
-FORMS, MORE = (
+FORMS, MORE, RARE = (
     [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
-    for name in ("honest_forms.jsonl", "honest_forms_2.jsonl")
+    for name in ("honest_forms.jsonl", "honest_forms_2.jsonl", "honest_forms_3.jsonl")
 )
 ADD = "def add(a, b): return a + b"
 
@@ -33,13 +33,18 @@ def check_of_form(form: dict[str, Any], side: str) -> Check | Script:
     return Check(form[side], form["tests"], form["names"], form["setup"])
 
 
-@pytest.mark.parametrize("forms", [FORMS, MORE], ids=["forms", "more forms"])
-def test_of_all_forms_none_is_judged_wrong_and_few_are_refused(sandbox: Sandbox, forms: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("forms", "refused"), [(FORMS, 0.08), (MORE, 0.08), (RARE, 0.4)], ids=["forms", "more forms", "rare forms"]
+)
+def test_of_all_forms_none_is_judged_wrong_and_few_are_refused(
+    sandbox: Sandbox, forms: list[dict[str, Any]], refused: float
+) -> None:
     judged = {side: sandbox.check_many([check_of_form(form, side) for form in forms]) for side in ("right", "wrong")}
     for form, right, wrong in zip(forms, judged["right"], judged["wrong"], strict=True):
         assert right.ok or (right.status == "unsupported" and right.error_message), (form["form"], right)
         assert not wrong.ok, form["form"]
-    assert sum(not verdict.ok for verdict in judged["right"]) <= 0.08 * len(forms)
+    found = {form["form"]: one.error_message for form, one in zip(forms, judged["right"], strict=True) if not one.ok}
+    assert len(found) <= refused * len(forms), found
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if "numpy" in form["form"]], ids=lambda form: form["form"])

@@ -25,7 +25,7 @@ def stored(task: tasks.Task, completion: str, paid: float, advantage: float) -> 
 def run(tmp_path):
     folder = tmp_path / "run" / "checkpoints" / "completions"
     folder.mkdir(parents=True)
-    right = TASKS[0].reference_answer(RECIPE.prompt)
+    right = str(TASKS[0].reference_answer(RECIPE.prompt))
     wrong = TASKS[0].wrong_answer(RECIPE.prompt.tags)
     rows = [
         stored(TASKS[0], wrong, 0.0, -0.7),

@@ -75,6 +75,6 @@ def test_a_data_set_of_choices_is_read_asked_audited_and_paid(tmp_path, monkeypa
     assert report.failures == []
     assert report.table.loc["wrong", "correct"] == 0.0
     columns: Any = tasks.columns(batch[:2])
-    texts = [task.reference_answer(recipe.prompt) for task in batch[:2]]
+    texts = [str(task.reference_answer(recipe.prompt)) for task in batch[:2]]
     assert rewards.correct(texts, tags=recipe.prompt.tags, **columns) == [1.0, 1.0]
     assert rewards.correct(texts[::-1], tags=recipe.prompt.tags, **columns) == [0.0, 0.0]

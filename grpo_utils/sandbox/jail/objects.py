@@ -32,7 +32,8 @@ OTHERS = frozenset(
         " __get__ __set__ __delete__"
     )
 )
-OPERATORS = BINARY | COMPARISONS | OTHERS
+OPERATORS = BINARY | COMPARISONS | OTHERS | {"__instancecheck__"}  # the last of a class's own type
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((str, bytes, tuple, list, bytearray), lambda base, value: base.__getitem__(value, slice(None))),
     **dict.fromkeys((set, frozenset), lambda base, value: base(base.__iter__(value))),
@@ -44,6 +45,7 @@ BATCH_SECONDS = 0.001  # of computing items ahead
 KEPT = 200  # objects that both sides go on sharing after a call
 
 # The candidate may replace these in `builtins`.
+_flags = vars(type)["__flags__"].__get__
 _type, _isinstance, _issubclass, _getattr, _getrefcount = type, isinstance, issubclass, getattr, sys.getrefcount
 
 
@@ -163,8 +165,16 @@ class Objects:
         plain = next((base.__name__ for base in _PLAIN if _issubclass(kind, base)), "")
         spaces = [vars(base) for base in kind.__mro__ if base is not object]  # in which `__hash__ = None` counts, too
         operators = [name for name in sorted(OPERATORS) if any(name in space for space in spaces)]
-        about = [str(kind.__name__), str(_getattr(kind, "__module__", "")), plain, *operators]
+        metas: tuple[type, ...] = _getattr(_type(kind), "__mro__")
+        if any("__instancecheck__" in vars(meta) for meta in metas if meta not in (_type, object)):
+            operators.append("__instancecheck__")
+        module = str(_getattr(kind, "__module__", ""))
+        if module == "builtins" and _flags(kind) & HEAP_TYPE:  # made by a `class` statement, and pretends
+            module = "candidate"
+        about = [str(kind.__name__), module, plain, *operators]
         bases = [self.base_reference(writer, base) for base in kind.__bases__]
+        abstract = [base for base in kind.__mro__ if known_name(base).startswith("collections.abc.")]
+        bases += [f'{{"known":{writer.write(known_name(base))}}}' for base in abstract[:1]]
         return f'{{"define":[{number},{writer.items(about)},[{",".join(filter(None, bases))}]]}}'
 
     def base_reference(self, writer: codec.Writer, base: type) -> str:

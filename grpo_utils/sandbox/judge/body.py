@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from .names import Scope, candidates, known_names, loaded_names
+from .names import Scope, bound_names, candidates, holds_no_value, known_names, loaded_names, spell_out_stars
 from .session import Unsupported
 
+_DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef
+_HOOKS = (  # of a module, of a class
+    frozenset({"setup_module", "teardown_module", "setup_function", "teardown_function"}),
+    frozenset({"setup_class", "teardown_class", "teardown_method", "teardown"}),
+)
 JUDGED = "__judged__"  # what the asserts report to, in the space of the tests
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
 
@@ -40,9 +45,13 @@ class Body:
     statements: tuple[tuple[str, ast.stmt], ...]  # each assert, with the text that it stands in
     promises: frozenset[int]  # numbers of the asserts that must not be reached
     used: frozenset[str]  # names that are the candidate's
+    bound: frozenset[str]  # names that tests and setup bind
     candidates_setup: str  # source text of what the candidate's process needs of the setup and the tests
     classes: tuple[str, ...]  # names of the classes in it, whose instances both sides can have
     uncalled: bool  # whether there are functions that nothing calls
+    kept_back: frozenset[str]  # names that the setup binds and the candidate's process does not have
+    expects_stop: bool  # whether the tests name StopIteration
+    asks_once: bool  # whether nothing can see that items of an iterator are computed ahead
 
     @property
     def count(self) -> int:
@@ -59,15 +68,16 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         Unsupported: they use a name that is neither theirs nor the candidate's, or bind one of the candidate's.
     """
     marker = _Marker()
-    trees = [ast.parse(text) for text in tests]
-    setup_tree = ast.parse(setup)
-    used = _used(tests, setup, own)
+    *trees, setup_tree = [ast.parse(text) for text in (*tests, setup)]
+    spell_out_stars([*trees, setup_tree], frozenset(own))
+    bound, used = _names(trees, setup_tree, (*tests, setup), own)
     scope = Scope.of(setup_tree, set(own))
-    shipped = [*scope.setup.body, *_shipped(trees, scope.known)]
+    shipped = [*scope.shipped, *_shipped(trees, known_names() | set().union(*map(bound_names, scope.shipped)))]
     called = set().union(*map(loaded_names, [*trees, setup_tree]))
     setup_code = compile(marker.mark(setup_tree, setup), "<setup>", "exec")
     units = [Unit(setup_code, 0, len(marker.statements))]
     for tree, text in zip(trees, tests, strict=True):
+        require_collected(tree, called)
         units += _units(tree, text, marker, called)
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return Body(
@@ -75,22 +85,39 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         tuple(marker.statements),
         frozenset(marker.promises),
         used,
+        bound,
         ast.unparse(ast.Module(shipped, [])),
         tuple(node.name for node in shipped if isinstance(node, ast.ClassDef)),
         any(function.name not in called for function in functions),
+        frozenset(bound_names(setup_tree) - set().union(*map(bound_names, shipped)) - own),
+        "StopIteration" in called,
+        _asks_once(trees, setup_tree, used),
     )
 
 
-def _used(tests: tuple[str, ...], setup: str, own: set[str]) -> frozenset[str]:
+def _asks_once(trees: list[ast.Module], setup: ast.Module, used: frozenset[str]) -> bool:
+    nodes = [node for tree in (*trees, setup) for node in ast.walk(tree)]
+    asked = sum(isinstance(node, ast.Name) and node.id in used for node in nodes)
+    looks = {"send", "throw", "close", "stdout", "redirect_stdout"}
+    names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
+    return asked == 1 and not names & looks and not any(name.startswith("gi_") for name in names)
+
+
+def _names(
+    trees: list[ast.Module], setup: ast.Module, texts: tuple[str, ...], own: set[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that tests and setup bind as globals, and those that are the candidate's."""
     loaded: set[str] = set()
     bound: set[str] = set()
-    for text in (setup, *tests):
-        for name, is_bound in _global_names(text):
+    for tree, text in zip((*trees, setup), texts, strict=True):
+        with_stars = "import" in text and "*" in text
+        for name, is_bound in _global_names(ast.unparse(tree) if with_stars else text):
             (bound if is_bound else loaded).add(name)
-            if is_bound and name in own and text is not setup:
+            if is_bound and name in own and tree is not setup:
                 raise Unsupported(f"the tests bind {name!r} anew, and the program would not see it")
     known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
-    return frozenset(name for name in loaded - bound if candidates(name, known - own, own))
+    used = frozenset(name for name in loaded - bound if candidates(name, known - own, own))
+    return frozenset(bound), used
 
 
 def _global_names(text: str) -> Iterator[tuple[str, bool]]:
@@ -110,25 +137,10 @@ def _global_names(text: str) -> Iterator[tuple[str, bool]]:
 
 def _shipped(trees: list[ast.Module], known: set[str]) -> Iterator[ast.stmt]:
     """Imports of the tests, and classes of theirs that hold no values: an instance of one can be an argument."""
-    known = set(known)
     for statement in (statement for tree in trees for statement in tree.body):
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            names = {alias.asname or alias.name.split(".")[0] for alias in statement.names}
-            module = getattr(statement, "module", "") or ""
-            if not names & {"pytest"} and module not in ("pytest", "__future__"):
-                known |= names
-                yield statement
-        elif isinstance(statement, ast.ClassDef) and all(map(_holds_no_value, statement.body)):
-            inner = set().union(*(loaded_names(part) for part in (*statement.bases, *statement.decorator_list)))
-            if inner <= known and not statement.name.startswith("Test"):
-                known.add(statement.name)
-                yield statement
-
-
-def _holds_no_value(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
-    return isinstance(statement, ast.FunctionDef | ast.Pass | ast.AnnAssign)
+        if holds_no_value(statement, known):
+            known = known | bound_names(statement)
+            yield statement
 
 
 def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> Iterator[Unit]:
@@ -168,17 +180,58 @@ def asserts_of(test: str) -> list[str] | None:
 
 
 def _calls(statement: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
-    """What pytest would call: `test_...()` and the test methods of a class `Test...`."""
+    """What pytest would call: `test_...()` and the test methods of a class `Test...`; `require_collected` saw them."""
     if isinstance(statement, ast.FunctionDef):
-        if statement.name.startswith("test") and (_needs_nothing(statement, 0) or statement.decorator_list):
+        if statement.name.startswith("test"):
             yield f"{statement.name}()"
-    elif statement.name.startswith("Test") and not statement.bases:
+    elif statement.name.startswith("Test"):
         methods = [part for part in statement.body if isinstance(part, ast.FunctionDef)]
         before = [part.name for part in methods if part.name in ("setup_method", "setup")]
         for method in methods:
-            if method.name.startswith("test") and (_needs_nothing(method, 1) or method.decorator_list):
+            if method.name.startswith("test"):
                 calls = "; ".join(f"_test.{name}()" for name in (*before, method.name))
                 yield f"_test = {statement.name}(); {calls}"
+
+
+def require_collected(tree: ast.Module, called: set[str]) -> None:
+    """See that whatever pytest would call of these tests is called here: nothing is left out in silence.
+
+    Raises:
+        Unsupported: a test is asynchronous, takes a fixture, stands in a block or in a class that has a base, a
+            constructor or a decorator; or the tests have a hook that pytest would call.
+    """
+    for outer in tree.body:
+        for node in ast.walk(outer):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name in called:
+                continue
+            if node is not outer and not isinstance(outer, ast.ClassDef) and isinstance(outer, _DEFINITION):
+                continue  # inside of a function: nobody's but its own
+            inside = isinstance(outer, ast.ClassDef) and node in outer.body and outer.name.startswith("Test")
+            if why := _not_collected(node, inside, node is outer or inside):
+                raise Unsupported(f"pytest would call {node.name!r}, and here nobody does: {why}")
+
+
+def _not_collected(node: Any, is_method: bool, is_at_top: bool) -> str:
+    """Why a function or class is not called as pytest would call it, or "" if it is, or pytest would not either."""
+    if node.name in _HOOKS[is_method] or (is_method and node.name == "__init__"):
+        return "it is a hook"
+    if isinstance(node, ast.ClassDef):
+        if not node.name.startswith("Test") or not any(map(_is_test, node.body)):
+            return ""
+        if node.bases or node.decorator_list:
+            return "it has a base or a decorator"
+        return "it is a class in another one" if is_method or not is_at_top else ""
+    if not _is_test(node):
+        return ""
+    if isinstance(node, ast.AsyncFunctionDef):
+        return "it is asynchronous"
+    if not (_needs_nothing(node, int(is_method)) or node.decorator_list):
+        return "it takes a fixture"
+    return "" if is_at_top else "it stands in a block"
+
+
+def _is_test(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
 
 
 def _needs_nothing(function: ast.FunctionDef, given: int) -> bool:

@@ -21,8 +21,9 @@ _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 class Link:
     """All that the two sides of one check know of each other."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, expects_stop: bool, reads_ahead: bool) -> None:
+        self.session, self.reads_ahead = session, reads_ahead
+        self.expects_stop = expects_stop  # whether the tests name StopIteration
         self.decided = False  # whether the candidate's own code decided an outcome
         self.made: set[int] = set()  # numbers of objects that the tests made, and the program has not handed out since
         self.extended = ""  # a plain type that a class of the candidate extends, if the tests met an instance of one
@@ -70,6 +71,9 @@ class Link:
                 keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
                 self._table.forget(self._table.objects.keys() - keep)
             if kind == RAISED:
+                if isinstance(value, StopIteration) and name == "call" and not self.expects_stop:
+                    # it would end a loop of the tests as if all had been seen (PEP 479 says so of generators)
+                    raise RuntimeError("the program raised StopIteration") from None
                 raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")
             return value
         finally:
@@ -209,6 +213,8 @@ def _attribute(function: Any, name: str) -> Any:
     """An attribute that the tests gave a function of theirs, or its signature; its globals and defaults stay here."""
     if name == "__signature__":
         return inspect.signature(function)
+    if name == "__annotations__":  # which functools.wraps copies
+        return dict(inspect.get_annotations(function))
     if name.startswith("_"):
         raise Unsupported(f"the program asks a function of the tests for {name!r}")
     return getattr(function, name)

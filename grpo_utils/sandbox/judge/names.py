@@ -5,6 +5,7 @@ import builtins
 import datetime
 import importlib
 import re
+import symtable
 import sys
 import types
 from collections.abc import Iterable
@@ -32,6 +33,16 @@ EXPORTS = {
 }  # fmt: skip
 # Tests are trusted, but they handle values of the candidate: `eval(to_python("x"))` must not happen here.
 REFUSED = frozenset({"eval", "exec", "compile", "open", "input", "breakpoint", "help", "exit", "quit", "globals"})
+# What would be asked of the judge's process, where the answer is another one than in the program's.
+UNMODELLED = {
+    **dict.fromkeys(
+        ("__suppress_context__", "__context__", "__traceback__"), "of an exception its cause alone is known"
+    ),
+    **dict.fromkeys(("catch_warnings", "simplefilter", "filterwarnings"), "the program's warnings are not seen"),
+    "redirect_stderr": "standard error is not seen",
+    "__subclasses__": "the tests know those classes alone that they have met",
+    "settrace": "the program would not be traced",
+}
 # Packages that tests must not take for the candidate's when they use them without an import.
 _PACKAGES = frozenset(
     str.split("np numpy pd pandas scipy sympy torch plt matplotlib sklearn nx networkx pytest unittest")
@@ -114,18 +125,77 @@ def require_definitions(used: frozenset[str], own: frozenset[str], code: str) ->
             raise Unsupported(f"the tests use {name!r}, which is neither theirs nor the program's")
 
 
-def require_imports(tree: ast.AST) -> None:
-    """See that tests import only what is available to them, and replace nothing that the program has its own of."""
+def require_globals_of_its_own(bound: frozenset[str], code: str) -> None:
+    """See that tests bind no name that the program's functions read as a variable of the program.
+
+    Raises:
+        Unsupported: in one space of names the program would see the new value, and here it does not.
+    """
+    if not any(re.search(rf"(?m)^{name}\b", code) for name in bound):
+        return
+    try:
+        top = symtable.symtable(code, "<candidate>", "exec")
+    except Exception:  # no Python, or so strange that the compiler fails: running it will tell
+        return
+    made = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()} & bound
+    tables = list(top.get_children())
+    while tables and made:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_global() and symbol.get_name() in made:
+                raise Unsupported(f"the tests bind {symbol.get_name()!r}, and the program would not see it")
+
+
+def spell_out_stars(trees: list[ast.Module], own: frozenset[str]) -> None:
+    """Make of `from math import *` in tests and setup an import of what they use of it and is not the candidate's."""
+    stars = [node for tree in trees for node in tree.body if isinstance(node, ast.ImportFrom) and _has_star(node)]
+    wanted = set().union(*map(loaded_names, trees if stars else ())) - own - REFUSED
+    for node in stars:
+        offered = module(node.module or "")
+        public = getattr(offered, "__all__", None) or [one for one in vars(offered) if not one.startswith("_")]
+        aliases = [ast.alias(name) for name in sorted(wanted & set(public))]
+        node.names = aliases or [ast.alias("__name__", "_")]  # an import of nothing is no Python
+        ast.fix_missing_locations(node)
+
+
+def _has_star(node: ast.ImportFrom) -> bool:
+    return node.names[0].name == "*"
+
+
+def require_modelled(tree: ast.Module) -> None:
+    """See that tests import only what is available to them, and ask for nothing that is not modelled here."""
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=replaced, ctx=ast.Store()):
-                if name in ALLOWED - stored and (name, replaced) not in (("sys", "stdout"), ("sys", "stderr")):
+                if name in ALLOWED - stored and (name, replaced) != ("sys", "stdout"):
                     raise Unsupported(f"the tests replace '{name}.{replaced}', and the program would not see it")
+            case ast.Attribute(value=ast.Name(id="random"), attr="getstate" | "setstate"):
+                raise Unsupported("the tests use the state of `random`: the program has random numbers of its own")
+            case ast.Delete(targets=targets) if any(isinstance(one, ast.Name) for one in targets):
+                raise Unsupported("the tests delete a name: when an object of the program's ends is not modelled")
+            case ast.Compare() if _asks_for_type(node):
+                raise Unsupported("the tests compare a type with one of `types`: use isinstance")
+            case ast.Attribute(attr=name) | ast.alias(name=name) | ast.Name(id=name) if name in UNMODELLED:
+                raise Unsupported(f"the tests use {name!r}: {UNMODELLED[name]}")
             case ast.Import(names=wanted):
                 _require_allowed(alias.name for alias in wanted)
             case ast.ImportFrom(level=level, module=name):
                 _require_allowed(["." * level + (name or "")])
+                if _has_star(node) and node not in tree.body:
+                    raise Unsupported("the tests have a star import in a block")
+
+
+def _asks_for_type(node: ast.Compare) -> bool:
+    """Whether it is `type(x) is types.GeneratorType`: what stays with the candidate has a stand-in's type here."""
+    sides = [node.left, *node.comparators]
+    asked = any(isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "type" for one in sides)
+    named = (one for side in sides for one in ast.walk(side) if isinstance(one, ast.Attribute | ast.Name))
+    return asked and any(
+        hasattr(types, one.attr if isinstance(one, ast.Attribute) else one.id) and ast.unparse(one) != "types"
+        for one in named
+    )
 
 
 def loaded_names(tree: ast.AST) -> set[str]:
@@ -164,7 +234,48 @@ def uses_datetime_class(trees: list[ast.Module]) -> bool:
     return False
 
 
-_DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+def holds_no_value(statement: ast.stmt, known: set[str]) -> bool:
+    """Whether a statement of setup or tests may run in the candidate's process: it tells nothing of what they expect.
+
+    Imports may, `sys.setrecursionlimit`, and classes of names in `known` whose methods hold no constant but the empty
+    ones, 0 and 1, and texts in `__repr__` and `__str__`: instances of such a class can be an argument.
+    """
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return not {alias.name for alias in statement.names} & {"pytest"} and getattr(
+                statement, "module", ""
+            ) not in (
+                "pytest",
+                "__future__",
+            )
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="setrecursionlimit"), args=[ast.Constant()])):
+            return True
+        case ast.ClassDef(name=name):
+            return not name.startswith("Test") and _is_bare(statement, known | {name})
+    return False
+
+
+def _is_bare(made: ast.ClassDef, known: set[str]) -> bool:
+    for part in made.body:
+        allowed: set[Any] = {None, 0, 1, "", ...}  # False equals 0, and True 1
+        match part:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                continue
+            case ast.FunctionDef(name=name):
+                if isinstance(part.body[0], ast.Expr) and isinstance(part.body[0].value, ast.Constant):
+                    allowed.add(part.body[0].value.value)  # its docstring
+                texts = name in ("__repr__", "__str__")
+            case ast.AnnAssign() | ast.Assign(targets=[ast.Name(id="__slots__")]):
+                texts = isinstance(part, ast.Assign)
+            case _:
+                return False
+        constants = [node.value for node in ast.walk(part) if isinstance(node, ast.Constant)]
+        if not all(one in allowed or (texts and isinstance(one, str)) for one in constants):
+            return False
+        if not loaded_names(part) <= known | bound_names(part):
+            return False
+    outside = set().union(*map(loaded_names, (*made.bases, *made.keywords, *made.decorator_list)))
+    return outside <= known
 
 
 class NotSplittable(Exception):
@@ -177,24 +288,28 @@ class Scope:
 
     known: set[str]  # the tests' own
     own: set[str]  # the candidate's for certain
-    made: set[str]  # what the setup made, which a call could change, or which depends on the candidate
-    setup: ast.Module  # the statements of the setup that do not depend on it
+    made: set[str]  # what the setup made and only the judge has: it may hold what the tests expect
+    setup: ast.Module  # the statements of the setup that do not depend on the candidate
+    shipped: list[ast.stmt]  # those of them that the candidate's process runs too
     used: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, setup: ast.Module, own: set[str]) -> "Scope":
         known = known_names() - own
         made: set[str] = set()
-        body = []
+        body: list[ast.stmt] = []
+        shipped: list[ast.stmt] = []
         for statement in setup.body:
             bound = bound_names(statement)
             independent = loaded_names(statement) <= known | bound and not bound & own
             if independent:
                 body.append(statement)
             known = known | bound if independent else known - bound
-            if not (independent and isinstance(statement, _DEFINITION)):
+            if independent and holds_no_value(statement, known_names() | set().union(*map(bound_names, shipped))):
+                shipped.append(statement)
+            else:
                 made |= bound
-        return cls(known, own, made, ast.Module(body, []))
+        return cls(known, own, made, ast.Module(body, []), shipped)
 
     def is_candidates(self, name: str) -> bool:
         if name in self.made and name not in self.known:

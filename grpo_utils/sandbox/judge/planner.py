@@ -12,13 +12,13 @@ Tests whose meaning could change when their calls run ahead of them (statements 
 
 import ast
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import CodeType
 from typing import Any, cast
 
 from . import names as names_
 from .body import Body, compile_body
-from .names import NotSplittable, Scope, bound_names, loaded_names, require_imports
+from .names import NotSplittable, Scope, bound_names, loaded_names, require_modelled, spell_out_stars
 from .session import Unsupported
 
 # Builtins that take all that an iterator gives.
@@ -38,8 +38,15 @@ _PURE_ATTRIBUTES = frozenset(
         " timedelta lower upper strip split items keys values copy tolist"
     )
 )
+_CHANGING = frozenset(
+    str.split("append extend insert remove pop clear sort reverse add discard update setdefault popitem")
+)
 # What means something else in the candidate's process: variables that the tests go on using, `await`.
 _STAYING = ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
+
+
+MOST_KEPT = 2 << 20  # characters; their plans take about 60 bytes for each
+_plans: dict[tuple[tuple[str, ...], tuple[str, ...], str], "Plan"] = {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Plan:
 
     tests: tuple[str, ...]  # their source texts, without those that are blank
     setup: str  # as it was given
+    shipped: str  # what of it the candidate's process runs too
+    kept_back: frozenset[str]  # names that it binds and the candidate's process does not have
     own: frozenset[str]  # names that are the candidate's for certain
     used: frozenset[str]  # names in the tests that are the candidate's
     calls: tuple[tuple[CodeType, bool], ...] = ()  # each with whether an iterator that comes back is emptied
@@ -85,7 +94,7 @@ class Plan:
 def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -> Plan:
     """Decide what of the tests the candidate's process gets to see; the arguments are those of `Check`.
 
-    The plan is cached, because a group of completions shares its tests.
+    The plan is kept, because a group of completions shares its tests, until newer ones fill `MOST_KEPT`.
 
     Raises:
         Unsupported: the tests are no Python or nested too deeply, or there are none.
@@ -94,31 +103,43 @@ def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -
         >>> plan(("assert abs(area(2) - 12.56) < 0.01",)).calls[0][0].co_names
         ('area',)
     """
+    key = tests, names, setup
     try:
-        return _plan(tests, names, setup)
+        _plans[key] = found = _plans.pop(key, None) or _plan(tests, names, setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last three: deep nesting, long ints
         raise Unsupported(f"the tests cannot be read as Python: {error}") from None
+    while len(_plans) > 1 and sum(map(_size, _plans)) > MOST_KEPT:
+        del _plans[next(iter(_plans))]  # the one that was asked for least lately
+    return found
 
 
-@lru_cache(maxsize=4096)
+def _size(key: tuple[tuple[str, ...], tuple[str, ...], str]) -> int:
+    """Characters that a plan was made of, and some for what any plan takes."""
+    tests, _, setup = key
+    return 100 + len(setup) + sum(map(len, tests))
+
+
 def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     texts = tuple(text for text in map(str.strip, tests) if text)
     trees = [ast.parse(text) for text in texts]
     setup_tree = ast.parse(setup)
     for tree in (*trees, setup_tree):
-        require_imports(tree)
+        require_modelled(tree)
     replaced = {node.name for node in setup_tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     own = frozenset(set(names) - replaced | (names_.called_modules(trees) - bound_names(setup_tree)))
+    spell_out_stars([*trees, setup_tree], own)
     if all(type(statement) is ast.Assert for tree in trees for statement in tree.body):
         try:
             scope = Scope.of(setup_tree, set(own))
             return _split(texts, trees, setup, own, scope)
         except NotSplittable:
             pass
-    whole = Plan(texts, setup, own, frozenset())
+    whole = Plan(texts, setup, "", frozenset(), own, frozenset())
     if not whole.body.count:
         raise Unsupported("there are no tests" if not texts else "the tests hold no assert and expect no exception")
-    return replace(whole, used=whole.body.used, datetime_class=names_.uses_datetime_class(trees))
+    planned = replace(whole, used=whole.body.used, datetime_class=names_.uses_datetime_class(trees))
+    vars(planned)["body"] = whole.body
+    return planned
 
 
 def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: frozenset[str], scope: Scope) -> Plan:
@@ -140,7 +161,8 @@ def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: fro
         raise Unsupported("there are no tests")
     setup_code = compile(scope.setup, "<setup>", "exec") if scope.setup.body else None
     used, as_class = frozenset(scope.used), names_.uses_datetime_class(trees)
-    return Plan(texts, setup, own, used, tuple(calls), tuple(asserts), setup_code, pure, as_class)
+    shipped, kept_back = ast.unparse(ast.Module(scope.shipped, [])), frozenset(scope.made - own)
+    return Plan(texts, setup, shipped, kept_back, own, used, tuple(calls), tuple(asserts), setup_code, pure, as_class)
 
 
 class _Splitter(ast.NodeTransformer):
@@ -154,11 +176,15 @@ class _Splitter(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.Call | ast.Attribute | ast.Subscript | ast.Name):
             root = chain(node)[-1]
-            if isinstance(root, ast.Name) and self.scope.is_candidates(root.id) and _moves_as_a_whole(node, root):
+            if isinstance(root, ast.Name) and self.scope.is_candidates(root.id) and _moves_as_a_whole(node):
                 if loaded_names(node) & self.scope.made or any(isinstance(part, _STAYING) for part in ast.walk(node)):
                     raise NotSplittable
                 self.calls.append(node)
                 return ast.copy_location(ast.Name(f"_{len(self.calls) - 1}_", ast.Load()), node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+            root = chain(node)[-1]
+            if isinstance(root, ast.Name) and self.scope.is_candidates(root.id):
+                raise NotSplittable  # what it changes may be what the program keeps
         if isinstance(node, ast.Call) and _drains(node):
             self.drained.update(map(id, node.args))
         return super().visit(node)
@@ -209,15 +235,8 @@ def _is_pure(expression: ast.expr) -> bool:
     return True
 
 
-def _moves_as_a_whole(node: ast.expr, root: ast.Name) -> bool:
-    """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does.
-
-    An instance cannot travel, so chains that start at a class, `Stack([1]).pop()`, move whole up to what the first
-    method returns: there the method is what the candidate wrote. A class is told by its capital, as PEP 8 has it.
-    """
-    if root.id[0].isupper():
-        calls = [part for part in chain(node) if isinstance(part, ast.Call)]
-        return len(calls) < 2 or (len(calls) == 2 and calls[1].func is root)
+def _moves_as_a_whole(node: ast.expr) -> bool:
+    """Whether all of `f(x)`, `f(x)(y)`, `data[0]` moves; of `f(x).upper()` only `f(x)` does."""
     while isinstance(node, ast.Call):
         node = node.func
         if not isinstance(node, ast.Call):

@@ -7,6 +7,7 @@ Where the candidate's own code decides the outcome all the same, two of its obje
 verdict says so.
 """
 
+import abc
 import collections
 import operator
 import types
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..jail.codec import NotPlain
 from ..jail.objects import BINARY, COMPARISONS
+from ..jail.protocol import MAX_MESSAGE
 from .link import Link
 from .session import Unsupported
 
@@ -109,6 +111,13 @@ class RemoteType(type):
 
     def __bool__(cls) -> bool:
         return True
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        """By inheritance alone; of a class that answers for itself, such as an abstract one, a no is not believed."""
+        found = type.__instancecheck__(cls, value)
+        if not found and "__instancecheck__" in type.__getattribute__(cls, "operators"):
+            _refused(cls, "decides itself what is an instance of it")
+        return found
 
     def __contains__(cls, item: Any) -> Any:
         link().decided |= not is_remote(item)
@@ -248,12 +257,13 @@ def _truth(self: Any) -> bool:
 
 
 def _next_item(self: Any) -> Any:
-    """The next item; a test that takes one after the other gets them in batches."""
+    """The next item; a test that takes one after the other, and asks for nothing else, gets them in batches."""
     ahead, taken = object.__getattribute__(self, "_ahead"), object.__getattribute__(self, "_taken")
     if not ahead:
         if link().asked != taken[1]:  # something else was asked meanwhile
             taken[0] = 0
-        most = 1 if taken[0] < BATCH_AFTER else min(2 * taken[0], LARGEST_BATCH)
+        ahead_now = link().reads_ahead and taken[0] >= BATCH_AFTER
+        most = min(2 * taken[0], LARGEST_BATCH) if ahead_now else 1
         ahead.extend(link().request("next", self, object.__getattribute__(self, "_number"), most))
         taken[0] += len(ahead)
         taken[1] = link().asked
@@ -298,16 +308,25 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
     errors = any(issubclass(parent, BaseException) for parent in parents)
     space: dict[str, Any] = {"number": number, "plain": plain, "operators": operators, "named": False}
     space |= {"__module__": module, "__qualname__": name}
+    abstract = [base for base in parents if isinstance(base, abc.ABCMeta)]
     if errors:
-        space |= {"__getattr__": _error_attribute, "__str__": _error_text}
+        space |= {"__getattr__": _error_attribute, "__str__": _error_text, "__repr__": _text("repr")}
+        space |= {name: _unasked(name) for name in operators - {"__hash__", "__eq__", "__ne__", "__dir__"}}
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)
         space |= {"__slots__": (), **methods(operators | ({"__radd__"} if plain else set()))}
     try:
-        return RemoteType(name, parents, space)
+        made = RemoteType(name, parents, space)
     except TypeError:  # an order of bases that Python refuses
-        return RemoteType(name, (Exception,) if errors else (Remote,), space)
+        made = RemoteType(name, (Exception,) if errors else (Remote,), space)
+    for base in abstract:
+        base.register(made)
+    return made
+
+
+def _unasked(name: str) -> Callable[..., Any]:
+    return lambda error, *more: _refused(error, f"is asked for {name}")
 
 
 def make_instance(kind: type, number: int) -> Any:
@@ -321,7 +340,8 @@ def make_instance(kind: type, number: int) -> Any:
 
 
 def _error_text(error: BaseException) -> str:
-    return str(vars(error).get("of_the_candidate", ("", ""))[1])
+    text = str(vars(error).get("of_the_candidate", ("", ""))[1])
+    return text if len(text) < MAX_MESSAGE or describe(error) is None else str(link().request("text", "str", error))
 
 
 def _error_attribute(error: BaseException, name: str) -> Any:

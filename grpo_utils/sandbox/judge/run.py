@@ -159,7 +159,7 @@ def run_body(plan: Plan, session: Session) -> Tally:
     body, tally = plan.body, Tally()
     judged = _Judged(session)
     stops: dict[int, BaseException] = {}
-    link = Link(session)
+    link = Link(session, body.expects_stop, body.asks_once)
     remote.connect(link)
     try:
         loaded(session)

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -30,6 +31,7 @@ from .script import judge_script
 from .session import Session, Unsupported, Zygote, ZygoteDied, compiled
 
 OWN_SHARE = 0.9  # of a check's time that the judge may compute, besides the candidate's
+PLANNING = 20.0  # seconds that it may take to read tests, which are then kept
 
 
 def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -> None:
@@ -42,30 +44,37 @@ def main(to_trainer: int, to_zygote: int, zygote: int, config: dict[str, Any]) -
     send_json(trainer, receive(control))
     # as a candidate's: more is not needed to judge it
     kernel.limit_resources(AS=config["memory_mb"] << 20, CORE=0, STACK=kernel.STACK_BYTES)
-    confine(config)
+    close_doors = confine(config)
     gc.collect()
     gc.freeze()
-    server = Server(trainer, Zygote(control, zygote, trainer))
+    server = Server(trainer, Zygote(control, zygote, trainer), close_doors)
     while (checks := receive(trainer)) is not None:
         for check in checks:
             send_json(trainer, server.answer(check))
 
 
-def confine(config: dict[str, Any]) -> None:
+def confine(config: dict[str, Any]) -> Callable[[], None]:
     """Take from this process what judging does not need: it reads what hostile programs send.
 
     What this host cannot do is left out; the zygote, which does the same and more, tells the trainer.
+
+    Returns:
+        What a fork of this process calls to lose what the fork does not need: processes, and signals to others.
     """
+    close_doors: Callable[[], None] = lambda: None  # noqa: E731
     layers: dict[str, Callable[[], object]] = {
         "privileges": kernel.limit_privileges,
         "capabilities": kernel.drop_capabilities,
         "landlock": lambda: kernel.restrict_files(config["numpy"], "/proc"),  # tells which process had no core
-        "seccomp": lambda: seccomp.install(files=True),
     }
     for name, layer in layers.items():
         if name not in config["without"]:
             with contextlib.suppress(OSError):
                 layer()
+    if "seccomp" not in config["without"]:
+        with contextlib.suppress(OSError):
+            _, close_doors = seccomp.install(files=True)
+    return close_doors
 
 
 def receive(connection: socket.socket) -> Any:
@@ -81,8 +90,8 @@ def receive(connection: socket.socket) -> Any:
 class Server:
     """Judges one check after the other."""
 
-    def __init__(self, trainer: socket.socket, zygote: Zygote) -> None:
-        self._trainer, self._zygote = trainer, zygote
+    def __init__(self, trainer: socket.socket, zygote: Zygote, close_doors: Callable[[], None]) -> None:
+        self._trainer, self._zygote, self._close_doors = trainer, zygote, close_doors
         self._writer: int | None = None  # in a fork: where its result goes
 
     def answer(self, check: dict[str, Any]) -> Any:
@@ -102,19 +111,23 @@ class Server:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     def _judge(self, zygote: Zygote, check: dict[str, Any]) -> Verdict:
+        signal.setitimer(signal.ITIMER_PROF, PLANNING)
         planned = plan(tuple(check["tests"]), tuple(check["names"]), check["setup"])
+        _ = planned.count
+        signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * check["timeout"])
         if check["names"]:
             names.require_definitions(planned.used, planned.own, check["code"])
         code, left = compiled(check["code"]), check["timeout"]
         if planned.asserts:
-            request = ("calls", code, planned.setup, planned.calls)
+            request = ("calls", code, planned.shipped, planned.calls)
             found, left = self._run(planned, request, left, run_split, not planned.pure)
             if found is not None:
-                return found
+                return _without_what_was_kept_back(found, planned.kept_back)
         body = planned.body
+        names.require_globals_of_its_own(body.bound, check["code"])
         found, _ = self._run(planned, ("remote", code, body.candidates_setup, body.classes), left, run_body, True)
         assert found is not None
-        return found
+        return _without_what_was_kept_back(found, body.kept_back)
 
     def _run(
         self, planned: Plan, request: tuple[Any, ...], timeout: float, run: Any, fork: bool
@@ -155,6 +168,7 @@ class Server:
         if pid == 0:
             self._writer = writer
             kernel.die_with_parent()
+            self._close_doors()
             signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * session.timeout)
             os.close(reader)
             session.in_own_process = True
@@ -187,6 +201,15 @@ class Server:
             if not part:
                 return data
             data += part
+
+
+def _without_what_was_kept_back(found: Verdict, names: frozenset[str]) -> Verdict:
+    """A verdict, or "unsupported" where the program looked for a name of the setup that stays with the tests."""
+    missing = re.match(r"name '(\w+)' is not defined", found.error_message)
+    if found.error_type != "NameError" or not missing or missing[1] not in names:
+        return found
+    why = f"the program uses {missing[1]!r} of the setup, which stays with the tests: it may hold what they expect"
+    return Verdict("unsupported", error_message=why)
 
 
 class _Elsewhere(BaseException):

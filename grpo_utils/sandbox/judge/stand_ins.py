@@ -88,14 +88,29 @@ def fail(reason: str = "", pytrace: bool = True) -> None:
 
 
 class _Mark:
-    """`@pytest.mark.anything` leaves the function as it is; parametrized ones are called with each set of arguments."""
+    """`@pytest.mark.anything` leaves a function as it is, a parametrized one is called with each set of arguments."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "parametrize":
             return _parametrize
+        if name in ("skip", "skipif"):
+            return _skip if name == "skip" else _skipif
+        if name in ("xfail", "usefixtures", "asyncio"):  # what they do is not modelled
+            return _missing("pytest.mark", name)
         return lambda *arguments, **_: (
             arguments[0] if arguments and callable(arguments[0]) else lambda function: function
         )
+
+
+def _skip(function: Any = None, **_: Any) -> Any:
+    """A test that the tests themselves leave out is not run, and counts for nothing."""
+    return (lambda: None) if callable(function) else lambda function: lambda: None
+
+
+def _skipif(condition: Any, *more: Any, **_: Any) -> Any:
+    if more or isinstance(condition, str) or not isinstance(condition, bool):
+        raise Unsupported("a condition of 'pytest.mark.skipif' is no bool")
+    return _skip() if condition else lambda function: function
 
 
 def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) -> Any:
@@ -147,6 +162,7 @@ _LOOKING_INSIDE = {
     "inspect": "signature getfullargspec getdoc getmembers",
     "typing": "get_type_hints",
 }
+_WITHOUT_A_FILE = frozenset({"getsource", "getsourcelines", "getfile", "getsourcefile", "currentframe", "stack"})
 NAMES = _CONTENT.keys() | _LOOKING_INSIDE.keys()
 
 
@@ -160,4 +176,6 @@ def stand_in(name: str) -> types.ModuleType:
         original = importlib.import_module(name)
         there = {each: _there(getattr(original, each)) for each in _LOOKING_INSIDE[name].split()}
         vars(made).update(vars(original), **there)
+        for each in _WITHOUT_A_FILE & vars(made).keys():
+            vars(made)[each] = lambda *_, each=each: _missing(name, each)
     return made
