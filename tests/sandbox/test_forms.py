@@ -13,10 +13,7 @@ import pytest
 from grpo_utils.sandbox import Check, Sandbox, Script
 
 DATA = Path(__file__).parent / "data"
-FORMS, MORE, RARE = (
-    [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
-    for name in ("honest_forms.jsonl", "honest_forms_2.jsonl", "honest_forms_3.jsonl")
-)
+FORMS = [json.loads(line) for line in (DATA / "forms.jsonl").read_text(encoding="utf-8").splitlines()]
 ADD = "def add(a, b): return a + b"
 
 
@@ -33,18 +30,12 @@ def check_of_form(form: dict[str, Any], side: str) -> Check | Script:
     return Check(form[side], form["tests"], form["names"], form["setup"])
 
 
-@pytest.mark.parametrize(
-    ("forms", "refused"), [(FORMS, 0.08), (MORE, 0.08), (RARE, 0.4)], ids=["forms", "more forms", "rare forms"]
-)
-def test_of_all_forms_none_is_judged_wrong_and_few_are_refused(
-    sandbox: Sandbox, forms: list[dict[str, Any]], refused: float
-) -> None:
-    judged = {side: sandbox.check_many([check_of_form(form, side) for form in forms]) for side in ("right", "wrong")}
-    for form, right, wrong in zip(forms, judged["right"], judged["wrong"], strict=True):
-        assert right.ok or (right.status == "unsupported" and right.error_message), (form["form"], right)
+def test_every_form_is_judged_as_expected_and_none_wrongly(sandbox: Sandbox) -> None:
+    judged = [sandbox.check_many([check_of_form(form, side) for form in FORMS]) for side in ("right", "wrong")]
+    for form, right, wrong in zip(FORMS, *judged, strict=True):
+        assert right.status == form["expected"], (form["form"], right)
+        assert right.ok or right.error_message, form["form"]
         assert not wrong.ok, form["form"]
-    found = {form["form"]: one.error_message for form, one in zip(forms, judged["right"], strict=True) if not one.ok}
-    assert len(found) <= refused * len(forms), found
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if "numpy" in form["form"]], ids=lambda form: form["form"])

@@ -42,7 +42,7 @@ class Body:
     """Tests as programs."""
 
     units: tuple[Unit, ...]  # the setup, one for each source text, and for each test function in it that nothing calls
-    statements: tuple[tuple[str, ast.stmt], ...]  # each assert, with the text that it stands in
+    sources: tuple[str, ...]  # the text of each assert
     promises: frozenset[int]  # numbers of the asserts that must not be reached
     used: frozenset[str]  # names that are the candidate's
     bound: frozenset[str]  # names that tests and setup bind
@@ -55,10 +55,7 @@ class Body:
 
     @property
     def count(self) -> int:
-        return len(self.statements)
-
-    def source(self, number: int) -> str:
-        return ast.get_source_segment(*self.statements[number]) or ""
+        return len(self.sources)
 
 
 def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
@@ -75,14 +72,14 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
     shipped = [*scope.shipped, *_shipped(trees, known_names() | set().union(*map(bound_names, scope.shipped)))]
     called = set().union(*map(loaded_names, [*trees, setup_tree]))
     setup_code = compile(marker.mark(setup_tree, setup), "<setup>", "exec")
-    units = [Unit(setup_code, 0, len(marker.statements))]
+    units = [Unit(setup_code, 0, len(marker.sources))]
     for tree, text in zip(trees, tests, strict=True):
         require_collected(tree, called)
         units += _units(tree, text, marker, called)
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return Body(
         tuple(units),
-        tuple(marker.statements),
+        tuple(marker.sources),
         frozenset(marker.promises),
         used,
         bound,
@@ -144,17 +141,30 @@ def _shipped(trees: list[ast.Module], known: set[str]) -> Iterator[ast.stmt]:
 
 
 def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> Iterator[Unit]:
-    first = len(marker.statements)
+    first = len(marker.sources)
     calls: list[tuple[str, int, int]] = []
     body: list[ast.stmt] = []
     for statement in tree.body:
-        start = len(marker.statements)
+        start = len(marker.sources)
         body += marker.mark(ast.Module([statement], []), text).body
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name not in called:
-            calls += [(call, start, len(marker.statements)) for call in _calls(statement)]
-    yield Unit(compile(ast.Module(body, []), "<tests>", "exec"), first, len(marker.statements))
+            calls += [(call, start, len(marker.sources)) for call in _calls(statement)]
+    yield Unit(compile(ast.Module(body, []), "<tests>", "exec"), first, len(marker.sources))
     for call, start, last in calls:
         yield Unit(compile(call, "<tests>", "exec"), start, last)
+
+
+def lines_of(text: str) -> list[bytes]:
+    """The lines of a program as the columns of its syntax tree count them, for `source_of`."""
+    return text.encode(errors="surrogatepass").splitlines(keepends=True)
+
+
+def source_of(node: ast.stmt, lines: list[bytes]) -> str:
+    """The text of a statement, in time that does not depend on the length of the program."""
+    found = lines[node.lineno - 1 : node.end_lineno]
+    found[-1] = found[-1][: node.end_col_offset]
+    found[0] = found[0][node.col_offset :]
+    return b"".join(found).decode(errors="surrogatepass")
 
 
 def asserts_of(test: str) -> list[str] | None:
@@ -171,12 +181,10 @@ def asserts_of(test: str) -> list[str] | None:
         test = test.strip()
         tree, marker = ast.parse(test), _Marker()
         outermost = {*map(id, tree.body)}
-        sources = {id(node): ast.get_source_segment(test, node) or "" for node in tree.body}
         marker.mark(tree, test)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deep nesting
         return None
-    found = [id(node) for _, node in marker.statements]
-    return [sources[one] for one in found] if outermost.issuperset(found) else None
+    return marker.sources if outermost.issuperset(map(id, marker.nodes)) else None
 
 
 def _calls(statement: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
@@ -244,14 +252,16 @@ class _Marker(ast.NodeTransformer):
     """Gives every assert a number and lets the space of the tests know how it went."""
 
     def __init__(self) -> None:
-        self.statements: list[tuple[str, ast.stmt]] = []
+        self.sources: list[str] = []
+        self.nodes: list[ast.stmt] = []
         self.promises: set[int] = set()
         self._unarmed: list[int] = []
         self._how = "noted"  # which exceptions end at an assert: see `run._Judged`
-        self._text = ""
+        self._text, self._lines = "", list[bytes]()
 
     def mark(self, tree: ast.Module, text: str) -> ast.Module:
-        self._text = text
+        if text is not self._text:
+            self._text, self._lines = text, lines_of(text)
         body = self._visited(tree.body)
         armed = [self._arm()] if self._unarmed else []
         return ast.fix_missing_locations(ast.Module([*armed, *body], []))
@@ -305,8 +315,9 @@ class _Marker(ast.NodeTransformer):
         return self._recorded(node, self._how) if call and len(call.args) > 1 else node
 
     def _number(self, node: ast.stmt) -> int:
-        self.statements.append((self._text, node))
-        return len(self.statements) - 1
+        self.sources.append(source_of(node, self._lines))
+        self.nodes.append(node)
+        return len(self.sources) - 1
 
     def _recorded(self, node: ast.stmt, how: str) -> ast.stmt:
         (block,) = ast.parse(f"with {JUDGED}.{how}({self._number(node)}): pass").body

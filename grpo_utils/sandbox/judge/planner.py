@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any, cast
 
 from . import names as names_
-from .body import Body, compile_body
+from .body import Body, compile_body, lines_of, source_of
 from .names import NotSplittable, Scope, bound_names, loaded_names, require_modelled, spell_out_stars
 from .session import Unsupported
 
@@ -56,12 +56,7 @@ class SplitAssert:
     first: int
     last: int
     rest: CodeType
-    text: str
-    statement: ast.Assert
-
-    @property
-    def source(self) -> str:
-        return ast.get_source_segment(self.text, self.statement) or ""
+    source: str
 
 
 @dataclass(frozen=True)
@@ -147,6 +142,7 @@ def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: fro
     asserts = []
     pure = not scope.setup.body
     for text, tree in zip(texts, trees, strict=True):
+        lines = lines_of(text)
         for statement in tree.body:
             assert isinstance(statement, ast.Assert)
             splitter = _Splitter(scope)
@@ -156,7 +152,7 @@ def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: fro
                 calls.append((compile(ast.Expression(call), "<call>", "eval"), id(call) in splitter.drained))
             pure = pure and _is_pure(rest)
             code = compile(ast.Expression(rest), "<assert>", "eval")
-            asserts.append(SplitAssert(first, len(calls), code, text, statement))
+            asserts.append(SplitAssert(first, len(calls), code, source_of(statement, lines)))
     if not asserts:
         raise Unsupported("there are no tests")
     setup_code = compile(scope.setup, "<setup>", "exec") if scope.setup.body else None

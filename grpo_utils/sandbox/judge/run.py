@@ -206,7 +206,7 @@ def _collect(body: Body, judged: _Judged, stops: dict[int, BaseException], sessi
         stop = ended or next((stops[index] for index in stops if number < body.units[index].last), None)
         if number in judged.results:
             error = judged.results[number]
-            tally.add(error, body.source(number) if error is not None else "")
+            tally.add(error, body.sources[number])
         elif stop is not None:
             tally.add(stop)
         elif number in body.promises and number in judged.held:
