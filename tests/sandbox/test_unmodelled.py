@@ -68,6 +68,8 @@ def test_what_a_program_gets_of_setup_and_tests_holds_no_constant(name: str) -> 
     [
         ("from math import *", ["assert gcd(12, 18) == 6"], "def gcd(a, b): return 6 if a == 12 else 0", ["gcd"]),
         ("from builtins import *\nfrom heapq import *", ["assert heappop(f()) == 1"], "def f(): return [1, 2]", ["f"]),
+        ("from math import *", ["assert f(16) == 4"], "def comb(x): return x\ndef f(x): return comb(sqrt(x))", ["f"]),
+        ("from collections.abc import *", ["assert f([])"], "def f(x): return isinstance(x, Sequence)", ["f"]),
         ("class Node:\n    def __init__(self, value=0, next=None): self.value, self.next = value, next",
          ["assert f(Node(5, Node(6))).value == 6"], "def f(node): return node.next", ["f"]),
         ("def build(*values): return list(values)", ["assert f(build(1, 2)) == 3"], "def f(x): return sum(x)", ["f"]),

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from .names import Scope, bound_names, candidates, holds_no_value, known_names, loaded_names, spell_out_stars
+from .names import (
+    Scope,
+    bound_names,
+    candidates,
+    holds_no_value,
+    known_names,
+    loaded_names,
+    shipped_source,
+    spell_out_stars,
+)
 from .session import Unsupported
 
 _DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef
@@ -83,7 +92,7 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         frozenset(marker.promises),
         used,
         bound,
-        ast.unparse(ast.Module(shipped, [])),
+        shipped_source(shipped),
         tuple(node.name for node in shipped if isinstance(node, ast.ClassDef)),
         any(function.name not in called for function in functions),
         frozenset(bound_names(setup_tree) - set().union(*map(bound_names, shipped)) - own),

@@ -43,6 +43,10 @@ UNMODELLED = {
     "__subclasses__": "the tests know those classes alone that they have met",
     "settrace": "the program would not be traced",
 }
+STAR = (  # `from ... import *` in the program's space of names, after the program
+    "globals().update({name: value for name, value in vars(__import__(%r, None, None, ['*'])).items()"
+    " if name[0] != '_' and name not in globals()})"
+)
 # Packages that tests must not take for the candidate's when they use them without an import.
 _PACKAGES = frozenset(
     str.split("np numpy pd pandas scipy sympy torch plt matplotlib sklearn nx networkx pytest unittest")
@@ -157,6 +161,12 @@ def spell_out_stars(trees: list[ast.Module], own: frozenset[str]) -> None:
         aliases = [ast.alias(name) for name in sorted(wanted & set(public))]
         node.names = aliases or [ast.alias("__name__", "_")]  # an import of nothing is no Python
         ast.fix_missing_locations(node)
+        vars(node)["star"] = True
+
+
+def shipped_source(statements: list[ast.stmt]) -> str:
+    """The text of what the candidate's process runs after the program; a star import replaces none of its names."""
+    return "\n".join(STAR % vars(one)["module"] if hasattr(one, "star") else ast.unparse(one) for one in statements)
 
 
 def _has_star(node: ast.ImportFrom) -> bool:

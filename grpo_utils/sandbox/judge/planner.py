@@ -157,7 +157,7 @@ def _split(texts: tuple[str, ...], trees: list[ast.Module], setup: str, own: fro
         raise Unsupported("there are no tests")
     setup_code = compile(scope.setup, "<setup>", "exec") if scope.setup.body else None
     used, as_class = frozenset(scope.used), names_.uses_datetime_class(trees)
-    shipped, kept_back = ast.unparse(ast.Module(scope.shipped, [])), frozenset(scope.made - own)
+    shipped, kept_back = names_.shipped_source(scope.shipped), frozenset(scope.made - own)
     return Plan(texts, setup, shipped, kept_back, own, used, tuple(calls), tuple(asserts), setup_code, pure, as_class)
 
 
