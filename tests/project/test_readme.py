@@ -36,9 +36,9 @@ ROW = re.compile(
     flags=re.MULTILINE,
 )
 TABLE = ROW.findall(FOUND)
-PRINTED = [  # by chapter 5 and its solutions
+PRINTED = [  # by chapters 5 and 10, and the solutions to 5
     output.get("text") or output.data.get("text/plain", "")
-    for name in ("05_checkpoint_evaluation", "solutions/05_solutions")
+    for name in ("05_checkpoint_evaluation", "solutions/05_solutions", "10_sharper_or_smarter")
     for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
     for output in cell.get("outputs", [])
 ]
@@ -117,7 +117,7 @@ def test_the_differences_in_the_prose_stand_in_the_table():
     known = [tuple(map(float, row[7:10])) for row in TABLE]
     known += [tuple(one.values()) for draw in DRAWS["draws"] for one in draw.values() if isinstance(one, dict)]
     thoughts = "".join((RESULTS / f"cpu-{name}-thoughts.md").read_text(encoding="utf-8") for name in ("code", "math"))
-    names = ("code-placement", "lists-seeds", "lists-controls", "lists-again")
+    names = ("code-placement", "code-controls", "lists-seeds", "lists-controls", "lists-again")
     tried = "".join((RESULTS / f"{name}.md").read_text(encoding="utf-8") for name in ("lists-tried", "configurations"))
     others = [(RESULTS / f"cpu-{name}.md").read_text(encoding="utf-8") for name in names]
     printed = "".join([thoughts, tried, *PRINTED, *others])
