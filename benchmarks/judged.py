@@ -73,8 +73,8 @@ def main() -> None:
             reasons += why
     head = ["tests of", "number", "right programs passed", "unsupported", "judged wrong", "wrong programs passed"]
     lines = [
-        "`python benchmarks/judged.py`: what becomes of a right and of a wrong program for each test. *Judged wrong*: a "
-        "right program that is neither passed nor unsupported.",
+        "`python benchmarks/judged.py`: what becomes of a right and of a wrong program for each test. *Judged wrong*: "
+        "a right program that is neither passed nor unsupported.",
         "",
         *evaluation.markdown_table(head, rows),
         "",
