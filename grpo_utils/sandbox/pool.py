@@ -30,6 +30,13 @@ LAYERS = ("namespaces", "privileges", "limits", "capabilities", "landlock", "sec
 _warned: list[set[str]] = []  # each set of missing layers is reported once per process
 
 
+def _seconds(timeout: float) -> float:
+    """Returns a timeout if it is one; a ValueError says that it must be above 0 and at most an hour."""
+    if not 0.001 <= timeout <= 3600:
+        raise ValueError(f"a timeout is between 0.001 and 3600 seconds, not {timeout}")
+    return timeout
+
+
 class SandboxUnavailable(RuntimeError):
     """This host cannot confine a candidate as was asked."""
 
@@ -80,7 +87,7 @@ class Sandbox:
             raise SandboxUnavailable(f"there is no layer {min(unknown)!r} to leave off; layers: {', '.join(LAYERS)}")
         if workers is not None and workers < 1:
             raise ValueError(f"a sandbox needs at least one worker, not {workers}")
-        self.timeout = timeout
+        self.timeout = _seconds(timeout)
         # a launcher of distributed training runs several processes on this machine, each with a sandbox of its own
         shares = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._size = workers or max(1, len(os.sched_getaffinity(0)) // shares)
@@ -180,7 +187,8 @@ class Sandbox:
 
     def _message(self, check: Check | Script, pair: tuple[str, str] = ("", "")) -> dict[str, Any]:
         """A check, or one run of a script, as the judge gets it."""
-        message = {"code": str(check.code), "timeout": self.timeout if check.timeout is None else check.timeout}
+        timeout = self.timeout if check.timeout is None else _seconds(check.timeout)
+        message = {"code": str(check.code), "timeout": timeout}
         if isinstance(check, Script):
             return {**message, "stdin": pair[0], "expected": pair[1]}
         return {**message, "tests": [*check.tests], "names": [*check.names], "setup": check.setup}

@@ -45,9 +45,9 @@ def run(descriptors: list[int], before_candidate: Callable[[], None]) -> None:
     sys.modules["candidate"] = module  # dataclasses and pickle look their module up
     space = module.__dict__
     try:
-        _exec(_compiled(code), space)
-        if setup:
+        if setup:  # as in a file: its imports and classes stand above the program, whose own names win
             _exec(_compiled(setup, "<setup>"), space)
+        _exec(_compiled(code), space)
     except BaseException as error:  # SystemExit too: leaving is no way to pass
         send(connection, RAISED, describe(error))
         return

@@ -272,6 +272,8 @@ def _next(objects: Objects, iterator: Any, number: int, most: int) -> tuple[Any,
     while len(items) < most and (not items or time.monotonic() < end):
         try:
             items.append(next(iterator))
+            if not _isinstance(items[-1], (int, float, str, bytes)):  # it may be changed and yielded again
+                break
         except BaseException as error:
             if not items:
                 raise

@@ -153,6 +153,8 @@ class Reader:
             for name in attributes(made).keys() - new.keys():
                 object.__delattr__(made, name)
             for name, value in new.items():
+                if callable(getattr(kind, str(name), None)) or name in ("__class__", "__dict__"):
+                    raise NotPlain(f"an instance whose {name!r} hides a method of its class")
                 object.__setattr__(made, name, value)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from .collected import calls_of, reached, require_collected
 from .names import (
     Scope,
     bound_names,
@@ -23,11 +24,6 @@ from .names import (
 )
 from .session import Unsupported
 
-_DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef
-_HOOKS = (  # of a module, of a class
-    frozenset({"setup_module", "teardown_module", "setup_function", "teardown_function"}),
-    frozenset({"setup_class", "teardown_class", "teardown_method", "teardown"}),
-)
 JUDGED = "__judged__"  # what the asserts report to, in the space of the tests
 _CATCHING = {"AssertionError", "Exception", "BaseException"}
 
@@ -58,7 +54,8 @@ class Body:
     candidates_setup: str  # source text of what the candidate's process needs of the setup and the tests
     classes: tuple[str, ...]  # names of the classes in it, whose instances both sides can have
     uncalled: bool  # whether there are functions that nothing calls
-    kept_back: frozenset[str]  # names that the setup binds and the candidate's process does not have
+    tests: frozenset[str]  # names of the functions that tests and setup define
+    kept_back: frozenset[str]  # names that setup and tests bind and the candidate's process does not have
     expects_stop: bool  # whether the tests name StopIteration
     asks_once: bool  # whether nothing can see that items of an iterator are computed ahead
 
@@ -78,8 +75,11 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
     spell_out_stars([*trees, setup_tree], frozenset(own))
     bound, used = _names(trees, setup_tree, (*tests, setup), own)
     scope = Scope.of(setup_tree, set(own))
-    shipped = [*scope.shipped, *_shipped(trees, known_names() | set().union(*map(bound_names, scope.shipped)))]
-    called = set().union(*map(loaded_names, [*trees, setup_tree]))
+    shipped = [*scope.shipped, *_shipped(trees, scope.shipped)]
+    called, loaded = reached([setup_tree, *trees]), set().union(*map(loaded_names, [*trees, setup_tree]))
+    expects_stop = any("Stop" in text for text in (*tests, setup))
+    if expects_stop and loaded & {"map", "filter"}:
+        raise Unsupported("the tests name StopIteration beside map or filter, which it would end")
     setup_code = compile(marker.mark(setup_tree, setup), "<setup>", "exec")
     units = [Unit(setup_code, 0, len(marker.sources))]
     for tree, text in zip(trees, tests, strict=True):
@@ -95,18 +95,27 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
         shipped_source(shipped),
         tuple(node.name for node in shipped if isinstance(node, ast.ClassDef)),
         any(function.name not in called for function in functions),
-        frozenset(bound_names(setup_tree) - set().union(*map(bound_names, shipped)) - own),
-        "StopIteration" in called,
+        frozenset(
+            one.name for tree in (setup_tree, *trees) for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)
+        ),
+        frozenset(set().union(*map(bound_names, [setup_tree, *trees])) - set().union(*map(bound_names, shipped)) - own),
+        expects_stop,
         _asks_once(trees, setup_tree, used),
     )
 
 
 def _asks_once(trees: list[ast.Module], setup: ast.Module, used: frozenset[str]) -> bool:
+    """Whether tests ask the candidate for one call alone, with constants for arguments, and watch nothing else."""
     nodes = [node for tree in (*trees, setup) for node in ast.walk(tree)]
     asked = sum(isinstance(node, ast.Name) and node.id in used for node in nodes)
+    calls = [
+        one for one in nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in used
+    ]
+    given = [part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords))]
     looks = {"send", "throw", "close", "stdout", "redirect_stdout"}
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
-    return asked == 1 and not names & looks and not any(name.startswith("gi_") for name in names)
+    watched = names & looks or any(name.startswith("gi_") for name in names)
+    return asked == len(calls) == 1 and all(isinstance(one, ast.Constant) for one in given) and not watched
 
 
 def _names(
@@ -141,11 +150,12 @@ def _global_names(text: str) -> Iterator[tuple[str, bool]]:
                 yield symbol.get_name(), True
 
 
-def _shipped(trees: list[ast.Module], known: set[str]) -> Iterator[ast.stmt]:
+def _shipped(trees: list[ast.Module], before: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Imports of the tests, and classes of theirs that hold no values: an instance of one can be an argument."""
+    before = list(before)
     for statement in (statement for tree in trees for statement in tree.body):
-        if holds_no_value(statement, known):
-            known = known | bound_names(statement)
+        if holds_no_value(statement, before):
+            before.append(statement)
             yield statement
 
 
@@ -157,7 +167,7 @@ def _units(tree: ast.Module, text: str, marker: "_Marker", called: set[str]) -> 
         start = len(marker.sources)
         body += marker.mark(ast.Module([statement], []), text).body
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name not in called:
-            calls += [(call, start, len(marker.sources)) for call in _calls(statement)]
+            calls += [(call, start, len(marker.sources)) for call in calls_of(statement)]
     yield Unit(compile(ast.Module(body, []), "<tests>", "exec"), first, len(marker.sources))
     for call, start, last in calls:
         yield Unit(compile(call, "<tests>", "exec"), start, last)
@@ -196,67 +206,6 @@ def asserts_of(test: str) -> list[str] | None:
     return marker.sources if outermost.issuperset(map(id, marker.nodes)) else None
 
 
-def _calls(statement: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
-    """What pytest would call: `test_...()` and the test methods of a class `Test...`; `require_collected` saw them."""
-    if isinstance(statement, ast.FunctionDef):
-        if statement.name.startswith("test"):
-            yield f"{statement.name}()"
-    elif statement.name.startswith("Test"):
-        methods = [part for part in statement.body if isinstance(part, ast.FunctionDef)]
-        before = [part.name for part in methods if part.name in ("setup_method", "setup")]
-        for method in methods:
-            if method.name.startswith("test"):
-                calls = "; ".join(f"_test.{name}()" for name in (*before, method.name))
-                yield f"_test = {statement.name}(); {calls}"
-
-
-def require_collected(tree: ast.Module, called: set[str]) -> None:
-    """See that whatever pytest would call of these tests is called here: nothing is left out in silence.
-
-    Raises:
-        Unsupported: a test is asynchronous, takes a fixture, stands in a block or in a class that has a base, a
-            constructor or a decorator; or the tests have a hook that pytest would call.
-    """
-    for outer in tree.body:
-        for node in ast.walk(outer):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name in called:
-                continue
-            if node is not outer and not isinstance(outer, ast.ClassDef) and isinstance(outer, _DEFINITION):
-                continue  # inside of a function: nobody's but its own
-            inside = isinstance(outer, ast.ClassDef) and node in outer.body and outer.name.startswith("Test")
-            if why := _not_collected(node, inside, node is outer or inside):
-                raise Unsupported(f"pytest would call {node.name!r}, and here nobody does: {why}")
-
-
-def _not_collected(node: Any, is_method: bool, is_at_top: bool) -> str:
-    """Why a function or class is not called as pytest would call it, or "" if it is, or pytest would not either."""
-    if node.name in _HOOKS[is_method] or (is_method and node.name == "__init__"):
-        return "it is a hook"
-    if isinstance(node, ast.ClassDef):
-        if not node.name.startswith("Test") or not any(map(_is_test, node.body)):
-            return ""
-        if node.bases or node.decorator_list:
-            return "it has a base or a decorator"
-        return "it is a class in another one" if is_method or not is_at_top else ""
-    if not _is_test(node):
-        return ""
-    if isinstance(node, ast.AsyncFunctionDef):
-        return "it is asynchronous"
-    if not (_needs_nothing(node, int(is_method)) or node.decorator_list):
-        return "it takes a fixture"
-    return "" if is_at_top else "it stands in a block"
-
-
-def _is_test(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
-
-
-def _needs_nothing(function: ast.FunctionDef, given: int) -> bool:
-    arguments = function.args
-    required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return required <= given and None not in arguments.kw_defaults
-
-
 class _Marker(ast.NodeTransformer):
     """Gives every assert a number and lets the space of the tests know how it went."""
 
@@ -273,7 +222,10 @@ class _Marker(ast.NodeTransformer):
             self._text, self._lines = text, lines_of(text)
         body = self._visited(tree.body)
         armed = [self._arm()] if self._unarmed else []
-        return ast.fix_missing_locations(ast.Module([*armed, *body], []))
+        first = sum(isinstance(one, ast.ImportFrom) and one.module == "__future__" for one in body)
+        if first and isinstance(body[0], ast.Expr):  # its docstring
+            first += 1
+        return ast.fix_missing_locations(ast.Module([*body[:first], *armed, *body[first:]], []))
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         self.generic_visit(node)

@@ -14,6 +14,7 @@ from ..jail.protocol import CALLBACK, OPAQUE, RAISED
 from ..jail.reader import Reader, parse
 from .session import Session, Stop, Unsupported
 
+MOST_NESTED = 140  # calls of the program by the tests by the program, ...; Python's own limit is not far above
 _SIMPLE = str | int | float
 _KNOWN = type | types.BuiltinFunctionType | types.FunctionType
 
@@ -53,6 +54,8 @@ class Link:
         """Ask the candidate for an operation of `jail.objects`; raises what it raised there, or `session.Stop`."""
         self.asked += 1
         outermost = self._depth == 0
+        if self._depth >= MOST_NESTED:
+            self.session.stop(Unsupported("tests and program call each other too deeply to be followed"))
         self._depth += 1
         try:
             self._ask(outermost, name, *arguments)
@@ -71,7 +74,9 @@ class Link:
                 keep = {number for number in numbers if type(number) is int} if type(numbers) is list else set()
                 self._table.forget(self._table.objects.keys() - keep)
             if kind == RAISED:
-                if isinstance(value, StopIteration) and name == "call" and not self.expects_stop:
+                of_the_tests = any(value is error for error in self._errors)
+                asked_next = name == "next" or (name == "special" and arguments[1] == "__next__")
+                if isinstance(value, StopIteration) and not (asked_next or of_the_tests or self.expects_stop):
                     # it would end a loop of the tests as if all had been seen (PEP 479 says so of generators)
                     raise RuntimeError("the program raised StopIteration") from None
                 raise value if isinstance(value, BaseException) else codec.NotPlain("not an exception")

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import copy
 import datetime
 import importlib
 import re
@@ -43,10 +44,6 @@ UNMODELLED = {
     "__subclasses__": "the tests know those classes alone that they have met",
     "settrace": "the program would not be traced",
 }
-STAR = (  # `from ... import *` in the program's space of names, after the program
-    "globals().update({name: value for name, value in vars(__import__(%r, None, None, ['*'])).items()"
-    " if name[0] != '_' and name not in globals()})"
-)
 # Packages that tests must not take for the candidate's when they use them without an import.
 _PACKAGES = frozenset(
     str.split("np numpy pd pandas scipy sympy torch plt matplotlib sklearn nx networkx pytest unittest")
@@ -135,7 +132,7 @@ def require_globals_of_its_own(bound: frozenset[str], code: str) -> None:
     Raises:
         Unsupported: in one space of names the program would see the new value, and here it does not.
     """
-    if not any(re.search(rf"(?m)^{name}\b", code) for name in bound):
+    if not any(re.search(rf"\b{name}\b", code) for name in bound):
         return
     try:
         top = symtable.symtable(code, "<candidate>", "exec")
@@ -159,14 +156,24 @@ def spell_out_stars(trees: list[ast.Module], own: frozenset[str]) -> None:
         offered = module(node.module or "")
         public = getattr(offered, "__all__", None) or [one for one in vars(offered) if not one.startswith("_")]
         aliases = [ast.alias(name) for name in sorted(wanted & set(public))]
-        node.names = aliases or [ast.alias("__name__", "_")]  # an import of nothing is no Python
+        node.names = aliases or [ast.alias("__name__", "__star__")]  # an import of nothing is no Python
         ast.fix_missing_locations(node)
         vars(node)["star"] = True
 
 
 def shipped_source(statements: list[ast.stmt]) -> str:
-    """The text of what the candidate's process runs after the program; a star import replaces none of its names."""
-    return "\n".join(STAR % vars(one)["module"] if hasattr(one, "star") else ast.unparse(one) for one in statements)
+    """The text of what the candidate's process runs before the program."""
+    return "\n".join(
+        f"from {vars(one)['module']} import *" if hasattr(one, "star") else ast.unparse(_Undocumented().visit(one))
+        for one in map(copy.deepcopy, statements)
+    )
+
+
+class _Undocumented(ast.NodeTransformer):
+    """Takes the docstrings from a class: they may have examples."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node) if isinstance(node.value, ast.Constant) else node
 
 
 def _has_star(node: ast.ImportFrom) -> bool:
@@ -176,8 +183,11 @@ def _has_star(node: ast.ImportFrom) -> bool:
 def require_modelled(tree: ast.Module) -> None:
     """See that tests import only what is available to them, and ask for nothing that is not modelled here."""
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
         match node:
+            case ast.Name(id="pytestmark", ctx=ast.Store()):
+                raise Unsupported("the tests mark themselves by `pytestmark`, which is not available to tests")
             case ast.Attribute(value=ast.Name(id=name), attr=replaced, ctx=ast.Store()):
                 if name in ALLOWED - stored and (name, replaced) != ("sys", "stdout"):
                     raise Unsupported(f"the tests replace '{name}.{replaced}', and the program would not see it")
@@ -244,11 +254,12 @@ def uses_datetime_class(trees: list[ast.Module]) -> bool:
     return False
 
 
-def holds_no_value(statement: ast.stmt, known: set[str]) -> bool:
+def holds_no_value(statement: ast.stmt, before: list[ast.stmt]) -> bool:
     """Whether a statement of setup or tests may run in the candidate's process: it tells nothing of what they expect.
 
-    Imports may, `sys.setrecursionlimit`, and classes of names in `known` whose methods hold no constant but the empty
-    ones, 0 and 1, and texts in `__repr__` and `__str__`: instances of such a class can be an argument.
+    Imports may, `sys.setrecursionlimit`, and classes that hold attributes and no more: special methods alone, of which
+    none has a constant but the empty ones, 0 and 1, and texts in `__repr__` and `__str__`. An instance of such a class
+    can be an argument. `before` are the statements that run before it.
     """
     match statement:
         case ast.Import() | ast.ImportFrom():
@@ -261,19 +272,27 @@ def holds_no_value(statement: ast.stmt, known: set[str]) -> bool:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="setrecursionlimit"), args=[ast.Constant()])):
             return True
         case ast.ClassDef(name=name):
-            return not name.startswith("Test") and _is_bare(statement, known | {name})
+            return not name.startswith("Test") and _is_bare(statement, before)
     return False
 
 
-def _is_bare(made: ast.ClassDef, known: set[str]) -> bool:
+def _is_error(name: str) -> bool:
+    found = getattr(builtins, name, None)
+    return isinstance(found, type) and issubclass(found, BaseException)
+
+
+def _is_bare(made: ast.ClassDef, before: list[ast.stmt]) -> bool:
+    known = known_names().union({made.name}, *map(bound_names, before))
+    classes = {one.name for one in before if isinstance(one, ast.ClassDef)} | {"object", "ABC"}
+    if not all(isinstance(base, ast.Name) and (base.id in classes or _is_error(base.id)) for base in made.bases):
+        return False
     for part in made.body:
         allowed: set[Any] = {None, 0, 1, "", ...}  # False equals 0, and True 1
         match part:
             case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                 continue
-            case ast.FunctionDef(name=name):
-                if isinstance(part.body[0], ast.Expr) and isinstance(part.body[0].value, ast.Constant):
-                    allowed.add(part.body[0].value.value)  # its docstring
+            case ast.FunctionDef(name=name) if name.startswith("__"):
+                part = _Undocumented().visit(copy.deepcopy(part))
                 texts = name in ("__repr__", "__str__")
             case ast.AnnAssign() | ast.Assign(targets=[ast.Name(id="__slots__")]):
                 texts = isinstance(part, ast.Assign)
@@ -284,7 +303,7 @@ def _is_bare(made: ast.ClassDef, known: set[str]) -> bool:
             return False
         if not loaded_names(part) <= known | bound_names(part):
             return False
-    outside = set().union(*map(loaded_names, (*made.bases, *made.keywords, *made.decorator_list)))
+    outside: set[str] = set().union(*map(loaded_names, (*made.bases, *made.keywords, *made.decorator_list)))
     return outside <= known
 
 
@@ -315,7 +334,7 @@ class Scope:
             if independent:
                 body.append(statement)
             known = known | bound if independent else known - bound
-            if independent and holds_no_value(statement, known_names() | set().union(*map(bound_names, shipped))):
+            if independent and holds_no_value(statement, shipped):
                 shipped.append(statement)
             else:
                 made |= bound

@@ -11,6 +11,8 @@ Tests whose meaning could change when their calls run ahead of them (statements 
 """
 
 import ast
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import CodeType
@@ -18,6 +20,7 @@ from typing import Any, cast
 
 from . import names as names_
 from .body import Body, compile_body, lines_of, source_of
+from .collected import reached, require_collected
 from .names import NotSplittable, Scope, bound_names, loaded_names, require_modelled, spell_out_stars
 from .session import Unsupported
 
@@ -38,8 +41,10 @@ _PURE_ATTRIBUTES = frozenset(
         " timedelta lower upper strip split items keys values copy tolist"
     )
 )
-_CHANGING = frozenset(
-    str.split("append extend insert remove pop clear sort reverse add discard update setdefault popitem")
+# Methods that leave their object as it is.
+_UNCHANGING = _PURE_ATTRIBUTES.union(
+    {"most_common", "elements", "total"},
+    *({name for name in dir(kind) if name[0] != "_"} for kind in (str, bytes, int, float, complex, tuple, frozenset)),
 )
 # What means something else in the candidate's process: variables that the tests go on using, `await`.
 _STAYING = ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
@@ -77,8 +82,9 @@ class Plan:
 
     @cached_property
     def body(self) -> Body:
-        """The tests as programs that run as they are."""
-        return compile_body(self.tests, self.setup, set(self.own))
+        """The tests as programs that run as they are, or `Unsupported`."""
+        with _readable():
+            return compile_body(self.tests, self.setup, set(self.own))
 
     @property
     def count(self) -> int:
@@ -99,13 +105,19 @@ def plan(tests: tuple[str, ...], names: tuple[str, ...] = (), setup: str = "") -
         ('area',)
     """
     key = tests, names, setup
-    try:
+    with _readable():
         _plans[key] = found = _plans.pop(key, None) or _plan(tests, names, setup)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last three: deep nesting, long ints
-        raise Unsupported(f"the tests cannot be read as Python: {error}") from None
     while len(_plans) > 1 and sum(map(_size, _plans)) > MOST_KEPT:
         del _plans[next(iter(_plans))]  # the one that was asked for least lately
     return found
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last three: deep nesting, long ints
+        raise Unsupported(f"the tests cannot be read as Python: {error}") from None
 
 
 def _size(key: tuple[tuple[str, ...], tuple[str, ...], str]) -> int:
@@ -120,6 +132,7 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     setup_tree = ast.parse(setup)
     for tree in (*trees, setup_tree):
         require_modelled(tree)
+    require_collected(setup_tree, reached([setup_tree, *trees]), is_setup=True)
     replaced = {node.name for node in setup_tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     own = frozenset(set(names) - replaced | (names_.called_modules(trees) - bound_names(setup_tree)))
     spell_out_stars([*trees, setup_tree], own)
@@ -177,13 +190,20 @@ class _Splitter(ast.NodeTransformer):
                     raise NotSplittable
                 self.calls.append(node)
                 return ast.copy_location(ast.Name(f"_{len(self.calls) - 1}_", ast.Load()), node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
-            root = chain(node)[-1]
-            if isinstance(root, ast.Name) and self.scope.is_candidates(root.id):
-                raise NotSplittable  # what it changes may be what the program keeps
+        if isinstance(node, ast.Call) and self._may_change(node):
+            raise NotSplittable  # what it changes may be what the program keeps
         if isinstance(node, ast.Call) and _drains(node):
             self.drained.update(map(id, node.args))
         return super().visit(node)
+
+    def _may_change(self, call: ast.Call) -> bool:
+        """Whether a call by the tests could change a result of the candidate's, which would then be a copy."""
+        match call.func:
+            case ast.Attribute(attr=name) if name in _UNCHANGING:
+                return False
+            case ast.Name(id=name) if name in _PURE:
+                return False
+        return any(self.scope.is_candidates(one) for one in loaded_names(call))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         return self.generic_visit(self._kept(node, *node.values[1:]))  # the rest is perhaps not evaluated

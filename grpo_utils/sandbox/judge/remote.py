@@ -33,7 +33,9 @@ _LOCAL = frozenset(
 # Questions that a plain value answers about itself, and that must not be put to an object in its place.
 _PREDICATES = frozenset(
     str.split(
-        "startswith endswith issubset issuperset isdisjoint equals"
+        "startswith endswith issubset issuperset isdisjoint equals isupper islower isdigit isalpha isalnum isspace"
+        " istitle isdecimal isnumeric isascii isidentifier isprintable is_integer count index find"
+        " __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __contains__"
         " difference symmetric_difference intersection union isclose"
     )
 )
@@ -311,7 +313,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
     abstract = [base for base in parents if isinstance(base, abc.ABCMeta)]
     if errors:
         space |= {"__getattr__": _error_attribute, "__str__": _error_text, "__repr__": _text("repr")}
-        space |= {name: _unasked(name) for name in operators - {"__hash__", "__eq__", "__ne__", "__dir__"}}
+        space |= {name: _unasked(name) for name in operators - {"__hash__", "__dir__"}}
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)

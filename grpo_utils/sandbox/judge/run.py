@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import time
+import types
 from collections.abc import Iterator
 from functools import partialmethod
 from typing import Any
@@ -19,6 +20,7 @@ from .link import Link
 from .planner import Plan, SplitAssert
 from .scores import CandidateError, Tally
 from .session import Session, Stop, Unsupported
+from .stand_ins import Failed
 
 SMALL = 1 << 16  # bytes of a value that the judge's own process reads, whatever they are
 # Short values that can take long to compute with; a hostile program may write blanks and escapes where ours does not.
@@ -146,6 +148,9 @@ class _Judged:
             yield
         except kinds as error:
             self.note(number, error)
+        except Failed as failure:
+            self.note(number, AssertionError(str(failure)))
+            raise
         else:
             self.note(number, None)
 
@@ -173,6 +178,8 @@ def run_body(plan: Plan, session: Session) -> Tally:
                 stops[number] = error
                 if unit.is_step:
                     break
+        else:
+            _require_all_tests_called(space, body)
     except (CandidateError, Stop) as error:
         stops = dict.fromkeys(range(len(body.units)), error)
     _collect(body, judged, stops, session, tally)
@@ -180,6 +187,15 @@ def run_body(plan: Plan, session: Session) -> Tally:
         tally.unsupported = tally.unsupported or f"where a {link.extended} itself is needed, the program has a subclass"
     tally.timed_out, tally.decided_by_candidate = session.timed_out, link.decided
     return tally
+
+
+def _require_all_tests_called(space: dict[str, Any], body: Body) -> None:
+    """See that no test was made by other means than a definition: `test_f = make(1, 2)`."""
+    classes = [value for name, value in space.items() if name.startswith("Test") and type(value) is type]
+    for holder in (space, *map(vars, classes)):
+        for name, value in holder.items():
+            if name.startswith("test") and isinstance(value, types.FunctionType) and name not in body.tests:
+                raise Unsupported(f"pytest would call {name!r}, and here nobody does: it is no definition")
 
 
 def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseException | None:
@@ -191,6 +207,8 @@ def _stopped_by(code: Any, space: dict[str, Any], session: Session) -> BaseExcep
     except BaseException as error:
         if hasattr(error, "of_the_candidate"):
             return error
+        if isinstance(error, Failed):
+            return AssertionError(str(error))
         if code.co_filename == "<setup>":
             return Unsupported(f"the setup raises {type(error).__name__}: {error}")
         # SystemExit and its like: the tests leave

@@ -149,6 +149,9 @@ class Server:
                 os.write(self._writer, json.dumps(vars(ran)).encode())
         except _Elsewhere as elsewhere:
             (ran,) = elsewhere.args
+        except Exception:
+            self._zygote.finish(session, 0.0)  # the next check must not get this one's report
+            raise
         finally:
             if self._writer is not None:
                 os._exit(0)

@@ -19,24 +19,50 @@ def _missing(module: str, name: str) -> Any:
     raise Unsupported(f"the tests use '{module}.{name}', which is not available to tests")
 
 
+class Failed(BaseException):
+    """A test failed, whatever exceptions it expects."""
+
+
+class _Raised:
+    """What `with pytest.raises(...) as info` gives."""
+
+    value: Any = None
+
+    @property
+    def type(self) -> Any:
+        return type(self.value)
+
+    @property
+    def typename(self) -> str:
+        return type(self.value).__name__
+
+    def match(self, pattern: str) -> bool:
+        if not re.search(pattern, str(self.value)):
+            raise AssertionError(f"{pattern!r} does not match {str(self.value)!r}")
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        _missing("pytest.ExceptionInfo", name)
+
+
 @contextlib.contextmanager
 def _expecting(expected: Any, match: str | None) -> Iterator[Any]:
-    info = types.SimpleNamespace(value=None, type=None)
+    info = _Raised()
     try:
         yield info
     except expected as error:
-        if match is not None and not re.search(match, str(error)):
-            raise AssertionError(f"{match!r} does not match {str(error)!r}") from None
-        info.value, info.type = error, type(error)
+        info.value = error
+        if match is not None:
+            info.match(match)
     else:
-        raise AssertionError(f"DID NOT RAISE {expected}")
+        raise Failed(f"DID NOT RAISE {expected}")
 
 
-def raises(expected: Any, *call: Any, match: str | None = None, **options: Any) -> Any:
+def raises(expected_exception: Any, *call: Any, match: str | None = None, **options: Any) -> Any:
     """`with pytest.raises(ValueError):` or `pytest.raises(ValueError, f, 1)`."""
     if not call:
-        return _expecting(expected, match)
-    with _expecting(expected, match) as info:
+        return _expecting(expected_exception, match)
+    with _expecting(expected_exception, match) as info:
         call[0](*call[1:], **options)
     return info
 
@@ -78,13 +104,15 @@ class Approx:
             return False
 
 
-def param(*values: Any, **_: Any) -> Any:
+def param(*values: Any, **options: Any) -> Any:
+    if options.get("marks"):
+        _missing("pytest.param", "marks")
     (first, *more) = values
     return values if more else first
 
 
 def fail(reason: str = "", pytrace: bool = True) -> None:
-    raise AssertionError(reason)
+    raise Failed(reason)
 
 
 class _Mark:
@@ -104,7 +132,11 @@ class _Mark:
 
 def _skip(function: Any = None, **_: Any) -> Any:
     """A test that the tests themselves leave out is not run, and counts for nothing."""
-    return (lambda: None) if callable(function) else lambda function: lambda: None
+
+    def left_out(*_: Any, **__: Any) -> None:
+        pass
+
+    return left_out if callable(function) else lambda function: left_out
 
 
 def _skipif(condition: Any, *more: Any, **_: Any) -> Any:
@@ -113,14 +145,18 @@ def _skipif(condition: Any, *more: Any, **_: Any) -> Any:
     return _skip() if condition else lambda function: function
 
 
-def _parametrize(names: str | Sequence[str], values: Sequence[Any], **_: Any) -> Any:
-    listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+def _parametrize(argnames: str | Sequence[str], argvalues: Any, indirect: Any = False, **_: Any) -> Any:
+    if indirect:
+        _missing("pytest.mark.parametrize", "indirect")
+    listed = argnames.split(",") if isinstance(argnames, str) else list(argnames)
+    listed, rows = [name.strip() for name in listed if name.strip()], list(argvalues)
+    alone = len(listed) == 1 and "," not in argnames
 
     def decorate(function: Any) -> Any:
-        def every(**others: Any) -> None:
-            for value in values:
-                row = (value,) if len(listed) == 1 else value
-                function(**dict(zip(listed, row, strict=True)), **others)
+        def every(*first: Any, **others: Any) -> None:
+            for value in rows:
+                row = (value,) if alone else value
+                function(*first, **dict(zip(listed, row, strict=True)), **others)
 
         return every
 
