@@ -69,6 +69,10 @@ def check(
     training.check_before_start(chosen)
     splits = {split: tasks.load_judged(chosen, split) for split in tasks.SPLITS}
     print("tasks:", ", ".join(f"{len(batch)} {split}" for split, batch in splits.items()))
+    practised = {task.question(chosen.prompt) for task in (*splits["prompt"], *splits["train"])}
+    for split in ("validation", "test"):
+        if known := [task.task_id for task in splits[split] if task.question(chosen.prompt) in practised]:
+            print(f"{len(known)} {split} tasks are training tasks too, such as {known[0]!r}: they measure nothing")
     report = audit.audit_recipe(chosen, splits, policy.load_tokenizer(chosen.model).encode)
     print("what the rewards pay, on average:", report.table.round(3).to_string(), *report.notes, sep="\n")
     report.require()
@@ -326,7 +330,12 @@ def export(
 
     if not checkpoint:
         runs.need_file(folder / "results.csv", "05_checkpoint_evaluation")
-        checkpoint = evaluation.choose_checkpoint(evaluation.load_records(folder), chosen.prompt.shots)
+        records = evaluation.load_records(folder)
+        checkpoint = evaluation.choose_checkpoint(records, chosen.prompt.shots)
+        if (last := runs.checkpoints(folder)[-1].name) not in set(records.checkpoint):
+            print(
+                f"{last} is not measured yet (grpo reproduce --run {folder.name}); of those before, it is {checkpoint}"
+            )
     merged, share = exports.merge_adapter(chosen, folder, checkpoint, dtype)
     print(f"rounded to {dtype or chosen.model.dtype}, the weights keep {share:.1%} of what training changed")
     if share < 0.95:

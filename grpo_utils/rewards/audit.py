@@ -119,6 +119,11 @@ def audit_rewards(
         for (kind, _), text in zip(batch, completions, strict=True)
     ]
     paid = {reward.__name__: reward(completions, **columns) for reward in rewards}
+    for name, values in paid.items():
+        if len(values) != len(completions):
+            raise UserError(
+                f"{name!r} must return a number for each completion: {len(completions)}, not {len(values)}."
+            )
     scores = pd.DataFrame(paid, dtype=float)
     scores["weighted sum"] = scores.fillna(0.0)[[*paid]] @ list(weights)
     scores, kinds = scores[known], pd.Series([kind for kind, _ in batch])[known]

@@ -8,6 +8,7 @@ is run once, however often it comes and however many of these rewards a recipe n
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -127,6 +128,9 @@ def _judged(checks: Sequence[Check | Script | Verdict], timeout: float | None) -
     found = dict(zip(distinct, _verdicts(tuple(_limited(check, timeout) for check in distinct)), strict=True))
     if any(verdict.status == "infrastructure" for verdict in found.values()):
         _verdicts.cache_clear()
+    for why in {one.error_message for one in found.values() if one.status == "unsupported"}:
+        if not why.startswith("the program"):  # which may be mended by another
+            warnings.warn(f"Tests cannot be judged and pay 0: {why} (docs/judged.md).", stacklevel=2)
     return [check if isinstance(check, Verdict) else found[check] for check in checks]
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from grpo_utils.sandbox import SandboxUnavailable
 
-from .errors import UserError
-from .folder import outputs_folder
+from .errors import UserError, nearest
+from .folder import RunError, outputs_folder
+from .imports import place_of
 from .recipe import RecipeError, parse_yaml
 
 GO_ON = "Make room or the folder writable: the same command then goes on where this one stopped."
@@ -32,10 +33,10 @@ def parameters_of(
 ) -> tuple[str, dict[str, Any]]:
     """Returns recipe and overrides that `--recipe`, `--set`, `--run` and `--import` ask for, with absolute paths.
 
-    A run that is there and is named alone has its own recipe; else the default is `cpu-code`.
+    A run that is named alone has its own recipe; without a name the default is `cpu-code`.
 
     Raises:
-        RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML.
+        RecipeError: a `--set` is not of the form KEY=VALUE, or its value is not YAML. A RunError: no run has the name.
 
     Example:
         >>> parameters_of("cpu-code", ["grpo.max_steps=5"], "short")
@@ -53,8 +54,14 @@ def parameters_of(
         overrides["imports"] = [str(path.absolute()) for path in imports]
     if run:
         overrides["name"] = run
-        kept = outputs_folder() / run / "recipe.yaml"
-        recipe = str(kept) if not (recipe or settings or imports) and kept.is_file() else recipe
+        if not (recipe or settings or imports):
+            there = {path.parent.name: path for path in outputs_folder().glob("*/recipe.yaml")}
+            if run not in there:
+                raise RunError(
+                    f"There is no run {run!r}{nearest(run, there)} in {outputs_folder()}: a new one takes --recipe or "
+                    "--set beside its name; GRPO_OUTPUTS_DIR names another folder of runs."
+                )
+            recipe = str(there[run])
     recipe = recipe or "cpu-code"
     return str(Path(recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe, overrides
 
@@ -62,8 +69,8 @@ def parameters_of(
 def run_command(main: Callable[[], None], trains: bool = False) -> None:
     """Runs a command line's `main`. SIGTERM counts as Ctrl-C; one that `trains` says that it ends a step first.
 
-    An error that the user can mend and a disk that takes no more become one sentence on stderr and exit code 1, an
-    interruption 130.
+    An error that the user can mend, in a file of the user's too, and a disk that takes no more become one sentence on
+    stderr and exit code 1, an interruption 130.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's `&` leave it
@@ -77,6 +84,11 @@ def run_command(main: Callable[[], None], trains: bool = False) -> None:
         if error.errno not in DISK:
             raise
         print(f"error: {error.strerror}: {error.filename or 'a file'}. {GO_ON}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Exception as error:
+        if not (place := place_of(error)):
+            raise
+        print(f"error: {place}: {type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("stopped; the same command goes on where this one stopped", file=sys.stderr)

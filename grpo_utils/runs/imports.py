@@ -11,6 +11,7 @@ from .errors import UserError, nearest
 
 PACKAGE = "grpo_imports"  # of the modules, so that none stands in the place of a library
 sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE))
+_places: set[str] = set()  # of the files, as tracebacks name them
 
 
 def import_files(settings: dict[str, Any], more: list[str], folder: Path) -> None:
@@ -61,6 +62,12 @@ def _listed(files: Any) -> list[str]:
     return list(files)
 
 
+def place_of(error: BaseException) -> str:
+    """Returns the file and line where an exception left a file that a recipe imports, or "" if it came by none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _places]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
 def _run_file(name: str, where: str, text: str) -> None:
     """Makes a module of a text, unless the same one is there; a traceback shows its lines, of a run's recipe too."""
     module = types.ModuleType(f"{PACKAGE}.{Path(name).stem}")
@@ -68,6 +75,7 @@ def _run_file(name: str, where: str, text: str) -> None:
     if there and vars(there)["__source__"] == text:
         return
     vars(module)["__source__"] = text
+    _places.add(where)
     sys.modules[module.__name__] = module  # where dataclasses and pickle look for it
     linecache.cache[where] = (len(text), None, text.splitlines(keepends=True), where)
     try:

@@ -38,7 +38,7 @@ class AnswerTask(Task):
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Self:
         """Makes a task of a row with `question` and either `choices` and `answer`, or `answers`."""
-        require(row, {"question": str}, {"choices": list, "answers": list, "thought": str}, where)
+        require(row, {"question": str}, {"choices": list, "answer": object, "answers": list, "thought": str}, where)
         choices, answers = ([str(one) for one in row.get(key, [])] for key in ("choices", "answers"))
         if len(choices) > len(LETTERS):
             raise DataError(f"{where}: at most {len(LETTERS)} `choices` have a letter each.")

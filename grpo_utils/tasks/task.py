@@ -1,5 +1,6 @@
 """What every kind of task can tell about itself, and the chat that asks for it."""
 
+import difflib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,8 @@ class Task(ABC):
 def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping[str, Any], where: str) -> None:
     """Raises a DataError that begins with `where` if a row lacks a key that it needs, or a value has another type.
 
+    A key that nobody reads and that is nearly one that is missing is taken for a mistake in writing.
+
     `needed` and `optional` map keys to types, or unions of types; `task_id` and `grade` belong to every kind of task.
     """
     for key, kind in {"task_id": int | str, **needed}.items():
@@ -112,6 +115,10 @@ def require(row: Mapping[str, Any], needed: Mapping[str, Any], optional: Mapping
     for key, kind in {"grade": int | None, **optional}.items():
         if key in row and not isinstance(row[key], kind):
             raise DataError(f"{where}: key {key!r} has a value of the wrong type.")
+    known = {"task_id", "grade", *needed, *optional}
+    for key in row.keys() - known:
+        if meant := difflib.get_close_matches(key, known - row.keys(), 1, 0.75):
+            raise DataError(f"{where}: nobody reads the key {key!r}; write {meant[0]!r}, or leave it out.")
 
 
 def sections(tags: Sequence[str], thought: str, answer: str) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import datasets
@@ -74,9 +75,25 @@ def test_the_script_for_stock_trl_trains(monkeypatch, tmp_path, tiny_model):
 
 def test_other_tags_are_a_setting_and_gsm8k_s_answer_is_read_as_it_is():
     exec(BLOCKS[1], names := {"rewards": rewards})
-    text = "<reasoning>48 + 24</reasoning>\n<answer>72</answer>"
-    paid = [reward([text], answer=["48+24 = <<48+24=72>>72 clips.\n#### 72"]) for reward in names["reward_funcs"]]
+    text = "<reasoning>\nOne more.\n</reasoning>\n<answer>\ndef inc(n): return n + 1\n</answer>"
+    paid = [reward([text], test_list=[["assert inc(1) == 2"]]) for reward in names["reward_funcs"]]
     assert (paid, names["weights"]) == ([[1.0], [1.0]], [1.0, 0.25])
+    sum_up = "<reasoning>48 + 24</reasoning>\n<answer>72</answer>"
+    gold = ["48+24 = <<48+24=72>>72 clips.\n#### 72"]
+    assert rewards.soft_correctness([sum_up], tags=("reasoning", "answer"), answer=gold) == [1.0]
+
+
+def test_tests_that_cannot_be_judged_are_warned_of_and_programs_that_cannot_are_not():
+    with pytest.warns(UserWarning, match=r"cannot be judged and pay 0: the tests import 'os'"):
+        assert rewards.tests(
+            ["<answer>def inc(n): return 2</answer>"], test_list=[["import os\nassert inc(1) == 2"]]
+        ) == [0.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paid = rewards.tests(
+            ["<answer>import torch\ndef inc(n): return 2</answer>"], test_list=[["assert inc(1) == 2"]]
+        )
+    assert paid == [0.0]
 
 
 def test_a_task_of_verifiers_pays_by_the_sandbox(monkeypatch, tmp_path):

@@ -50,7 +50,7 @@ class Body:
     sources: tuple[str, ...]  # the text of each assert
     promises: frozenset[int]  # numbers of the asserts that must not be reached
     used: frozenset[str]  # names that are the candidate's
-    bound: frozenset[str]  # names that tests and setup bind
+    bound: frozenset[str]  # names that tests bind
     candidates_setup: str  # source text of what the candidate's process needs of the setup and the tests
     classes: tuple[str, ...]  # names of the classes in it, whose instances both sides can have
     uncalled: bool  # whether there are functions that nothing calls
@@ -121,7 +121,7 @@ def _asks_once(trees: list[ast.Module], setup: ast.Module, used: frozenset[str])
 def _names(
     trees: list[ast.Module], setup: ast.Module, texts: tuple[str, ...], own: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that tests and setup bind as globals, and those that are the candidate's."""
+    """The names that tests bind as globals, and those that are the candidate's."""
     loaded: set[str] = set()
     bound: set[str] = set()
     for tree, text in zip((*trees, setup), texts, strict=True):
@@ -132,7 +132,8 @@ def _names(
                 raise Unsupported(f"the tests bind {name!r} anew, and the program would not see it")
     known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
     used = frozenset(name for name in loaded - bound if candidates(name, known - own, own))
-    return frozenset(bound), used
+    by_tests = {name for tree in trees for name in bound_names(tree)} & bound
+    return frozenset(by_tests), used
 
 
 def _global_names(text: str) -> Iterator[tuple[str, bool]]:
