@@ -70,7 +70,7 @@ def require_collected(tree: ast.Module, called: set[str], is_setup: bool = False
     for outer in tree.body:
         for node, depth in _definitions(outer, 0):
             in_class = depth == 1 and isinstance(outer, ast.ClassDef)
-            if in_class and not outer.name.startswith("Test"):
+            if in_class and not getattr(outer, "name", "").startswith("Test"):
                 continue
             if node.name in called and not in_class:
                 if isinstance(node, ast.ClassDef):
