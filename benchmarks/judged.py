@@ -32,16 +32,11 @@ def of_data_set(name: str, splits: tuple[str, ...]) -> list[Pair]:
     return pairs
 
 
-def of_forms() -> list[Pair]:
-    """Returns the two checks of every form."""
-
-    def check(form: dict[str, Any], side: str) -> Check | Script:
-        if "pairs" in form:
-            return Script(form[side], form["pairs"])
-        return Check(form[side], form["tests"], form["names"], form["setup"])
-
-    forms = map(json.loads, FORMS.read_text(encoding="utf-8").splitlines())
-    return [(check(form, "right"), check(form, "wrong")) for form in forms]
+def check_of_form(form: dict[str, Any], side: str) -> Check | Script:
+    """Returns the check of a form's "right" or "wrong" program."""
+    if "pairs" in form:
+        return Script(form[side], form["pairs"])
+    return Check(form[side], form["tests"], form["names"], form["setup"])
 
 
 def row(name: str, pairs: list[Pair], sandbox: Sandbox) -> tuple[list[str], Counter[str]]:
@@ -66,7 +61,9 @@ def main() -> None:
         sets["mbpp"] = tasks.SPLITS
     rows, reasons = [], Counter[str]()
     with Sandbox(timeout=TIMEOUT) as sandbox:
-        named = {name: of_data_set(name, splits) for name, splits in sets.items()} | {"forms by hand": of_forms()}
+        forms = map(json.loads, FORMS.read_text(encoding="utf-8").splitlines())
+        named = {name: of_data_set(name, splits) for name, splits in sets.items()}
+        named["forms by hand"] = [(check_of_form(form, "right"), check_of_form(form, "wrong")) for form in forms]
         for name, pairs in named.items():
             found, why = row(name, pairs, sandbox)
             rows.append(found)

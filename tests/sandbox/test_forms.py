@@ -5,15 +5,14 @@ import math
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import judged
 import pytest
 
-from grpo_utils.sandbox import Check, Sandbox, Script
+from grpo_utils.sandbox import Check, Sandbox
 
-DATA = Path(__file__).parent / "data"
-FORMS = [json.loads(line) for line in (DATA / "forms.jsonl").read_text(encoding="utf-8").splitlines()]
+FORMS = [json.loads(line) for line in judged.FORMS.read_text(encoding="utf-8").splitlines()]
 ADD = "def add(a, b): return a + b"
 
 
@@ -24,15 +23,9 @@ def numpy_sandbox() -> Iterator[Sandbox]:
         yield made
 
 
-def check_of_form(form: dict[str, Any], side: str) -> Check | Script:
-    if "pairs" in form:
-        return Script(form[side], form["pairs"])
-    return Check(form[side], form["tests"], form["names"], form["setup"])
-
-
 def test_every_form_is_judged_as_expected_and_none_wrongly(sandbox: Sandbox) -> None:
-    judged = [sandbox.check_many([check_of_form(form, side) for form in FORMS]) for side in ("right", "wrong")]
-    for form, right, wrong in zip(FORMS, *judged, strict=True):
+    found = [sandbox.check_many([judged.check_of_form(form, side) for form in FORMS]) for side in ("right", "wrong")]
+    for form, right, wrong in zip(FORMS, *found, strict=True):
         assert right.status == form["expected"], (form["form"], right)
         assert right.ok or right.error_message, form["form"]
         assert not wrong.ok, form["form"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from .collected import calls_of, reached, require_collected
+from .collected import calls_of, reached
 from .names import (
     Scope,
     bound_names,
@@ -54,7 +54,7 @@ class Body:
     candidates_setup: str  # source text of what the candidate's process needs of the setup and the tests
     classes: tuple[str, ...]  # names of the classes in it, whose instances both sides can have
     uncalled: bool  # whether there are functions that nothing calls
-    tests: frozenset[str]  # names of the functions that tests and setup define
+    defined: frozenset[str]  # names of the functions that tests and setup define
     kept_back: frozenset[str]  # names that setup and tests bind and the candidate's process does not have
     expects_stop: bool  # whether the tests name StopIteration
     asks_once: bool  # whether nothing can see that items of an iterator are computed ahead
@@ -83,7 +83,6 @@ def compile_body(tests: tuple[str, ...], setup: str, own: set[str]) -> Body:
     setup_code = compile(marker.mark(setup_tree, setup), "<setup>", "exec")
     units = [Unit(setup_code, 0, len(marker.sources))]
     for tree, text in zip(trees, tests, strict=True):
-        require_collected(tree, called)
         units += _units(tree, text, marker, called)
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return Body(
@@ -124,15 +123,17 @@ def _names(
     """The names that tests bind as globals, and those that are the candidate's."""
     loaded: set[str] = set()
     bound: set[str] = set()
+    by_tests: set[str] = set()
     for tree, text in zip((*trees, setup), texts, strict=True):
         with_stars = "import" in text and "*" in text
         for name, is_bound in _global_names(ast.unparse(tree) if with_stars else text):
             (bound if is_bound else loaded).add(name)
-            if is_bound and name in own and tree is not setup:
-                raise Unsupported(f"the tests bind {name!r} anew, and the program would not see it")
+            if is_bound and tree is not setup:
+                by_tests.add(name)
+    if anew := sorted(by_tests & own):
+        raise Unsupported(f"the tests bind {anew[0]!r} anew, and the program would not see it")
     known = known_names() | {"__name__", "__file__", "__doc__", "__builtins__"}
     used = frozenset(name for name in loaded - bound if candidates(name, known - own, own))
-    by_tests = {name for tree in trees for name in bound_names(tree)} & bound
     return frozenset(by_tests), used
 
 

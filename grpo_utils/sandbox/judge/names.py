@@ -263,12 +263,8 @@ def holds_no_value(statement: ast.stmt, before: list[ast.stmt]) -> bool:
     """
     match statement:
         case ast.Import() | ast.ImportFrom():
-            return not {alias.name for alias in statement.names} & {"pytest"} and getattr(
-                statement, "module", ""
-            ) not in (
-                "pytest",
-                "__future__",
-            )
+            sources = {alias.name for alias in statement.names} | {getattr(statement, "module", "")}
+            return not sources & {"pytest", "__future__"}
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="setrecursionlimit"), args=[ast.Constant()])):
             return True
         case ast.ClassDef(name=name):

@@ -132,7 +132,9 @@ def _plan(tests: tuple[str, ...], names: tuple[str, ...], setup: str) -> Plan:
     setup_tree = ast.parse(setup)
     for tree in (*trees, setup_tree):
         require_modelled(tree)
-    require_collected(setup_tree, reached([setup_tree, *trees]), is_setup=True)
+    called = reached([setup_tree, *trees])
+    for tree in (*trees, setup_tree):
+        require_collected(tree, called, is_setup=tree is setup_tree)
     replaced = {node.name for node in setup_tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     own = frozenset(set(names) - replaced | (names_.called_modules(trees) - bound_names(setup_tree)))
     spell_out_stars([*trees, setup_tree], own)

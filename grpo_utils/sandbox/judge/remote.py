@@ -280,7 +280,7 @@ def _await(self: Any) -> Any:
 def methods(operators: frozenset[str]) -> dict[str, Any]:
     """The special methods of a stand-in for a class that has these."""
     space: dict[str, Any] = {}
-    for name in operators - {"__eq__", "__ne__", "__hash__", "__dir__", "__bool__"}:
+    for name in operators - {"__eq__", "__ne__", "__hash__", "__dir__", "__bool__", "__instancecheck__"}:
         if name in COMPARISONS:
             space[name] = _comparison(name)
         elif name in BINARY:
@@ -313,7 +313,7 @@ def make_class(number: int, name: str, module: str, plain: str, operators: froze
     abstract = [base for base in parents if isinstance(base, abc.ABCMeta)]
     if errors:
         space |= {"__getattr__": _error_attribute, "__str__": _error_text, "__repr__": _text("repr")}
-        space |= {name: _unasked(name) for name in operators - {"__hash__", "__dir__"}}
+        space |= {name: _unasked(name) for name in operators - {"__hash__", "__dir__", "__instancecheck__"}}
         parents = tuple(parent for parent in parents if issubclass(parent, BaseException))
     else:
         parents = tuple(parent for parent in parents if isinstance(parent, RemoteType)) or (Remote,)

@@ -194,7 +194,7 @@ def _require_all_tests_called(space: dict[str, Any], body: Body) -> None:
     classes = [value for name, value in space.items() if name.startswith("Test") and type(value) is type]
     for holder in (space, *map(vars, classes)):
         for name, value in holder.items():
-            if name.startswith("test") and isinstance(value, types.FunctionType) and name not in body.tests:
+            if name.startswith("test") and isinstance(value, types.FunctionType) and name not in body.defined:
                 raise Unsupported(f"pytest would call {name!r}, and here nobody does: it is no definition")
 
 

@@ -113,7 +113,7 @@ class Server:
     def _judge(self, zygote: Zygote, check: dict[str, Any]) -> Verdict:
         signal.setitimer(signal.ITIMER_PROF, PLANNING)
         planned = plan(tuple(check["tests"]), tuple(check["names"]), check["setup"])
-        _ = planned.count
+        _ = planned.count  # a body is prepared here, where it is kept, and not in a fork
         signal.setitimer(signal.ITIMER_PROF, OWN_SHARE * check["timeout"])
         if check["names"]:
             names.require_definitions(planned.used, planned.own, check["code"])
@@ -142,15 +142,15 @@ class Server:
             if run is run_split:
                 session.await_end()
             if fork:
-                _ = planned.count  # prepared here, where it is kept
                 session.isolate()
             ran = _ran(planned, session, run)
             if self._writer is not None:
                 os.write(self._writer, json.dumps(vars(ran)).encode())
         except _Elsewhere as elsewhere:
             (ran,) = elsewhere.args
-        except Exception:
-            self._zygote.finish(session, 0.0)  # the next check must not get this one's report
+        except Exception:  # a fault of the judge itself: `answer` tells it, and the next check must not get this report
+            if self._writer is None:  # a fork has its own end, and the report is not for it
+                self._zygote.finish(session, 0.0)
             raise
         finally:
             if self._writer is not None:
