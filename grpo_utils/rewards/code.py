@@ -23,6 +23,13 @@ from .registry import NOTHING, TAGS, Completion, column, missing_column, reward,
 
 NO_CODE = Verdict("error", error_type="NoCode")
 OWN_DECISION = "DecidedByCandidate"
+OF_THE_TESTS = (
+    "the tests",
+    "the setup",
+    "pytest",
+    "there are no tests",
+    "what the tests",
+)  # and not the program's doing
 COLUMNS = (  # of programs: those of our own tasks, and MBPP's
     *("inputs", "outputs", "asserts", "setup", "names", "prelude", "showable"),
     *("test_list", "challenge_test_list", "test_setup_code", "test_imports", "code"),
@@ -129,7 +136,7 @@ def _judged(checks: Sequence[Check | Script | Verdict], timeout: float | None) -
     if any(verdict.status == "infrastructure" for verdict in found.values()):
         _verdicts.cache_clear()
     for why in {one.error_message for one in found.values() if one.status == "unsupported"}:
-        if not why.startswith("the program"):  # which may be mended by another
+        if why.startswith(OF_THE_TESTS):
             warnings.warn(f"Tests cannot be judged and pay 0: {why} (docs/judged.md).", stacklevel=2)
     return [check if isinstance(check, Verdict) else found[check] for check in checks]
 

@@ -88,12 +88,11 @@ def test_tests_that_cannot_be_judged_are_warned_of_and_programs_that_cannot_are_
         assert rewards.tests(
             ["<answer>def inc(n): return 2</answer>"], test_list=[["import os\nassert inc(1) == 2"]]
         ) == [0.0]
+    always = "class Yes:\n    __eq__ = lambda self, other: True\ndef inc(n): return Yes()"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paid = rewards.tests(
-            ["<answer>import torch\ndef inc(n): return 2</answer>"], test_list=[["assert inc(1) == 2"]]
-        )
-    assert paid == [0.0]
+        for code in ("import torch\ndef inc(n): return 2", always):
+            assert rewards.tests([f"<answer>{code}</answer>"], test_list=[["assert inc(1) == 2"]]) == [0.0]
 
 
 def test_a_task_of_verifiers_pays_by_the_sandbox(monkeypatch, tmp_path):
