@@ -23,13 +23,8 @@ from .registry import NOTHING, TAGS, Completion, column, missing_column, reward,
 
 NO_CODE = Verdict("error", error_type="NoCode")
 OWN_DECISION = "DecidedByCandidate"
-OF_THE_TESTS = (
-    "the tests",
-    "the setup",
-    "pytest",
-    "there are no tests",
-    "what the tests",
-)  # and not the program's doing
+# how reasons begin that are not the program's doing
+OF_THE_TESTS = ("the tests", "the setup", "pytest", "there are no tests", "what the tests")
 COLUMNS = (  # of programs: those of our own tasks, and MBPP's
     *("inputs", "outputs", "asserts", "setup", "names", "prelude", "showable"),
     *("test_list", "challenge_test_list", "test_setup_code", "test_imports", "code"),
